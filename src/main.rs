@@ -1,0 +1,3 @@
+//! Composition root: the only file that knows both houses.
+
+fn main() {}
