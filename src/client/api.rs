@@ -4,6 +4,8 @@
 //! carries an `Idempotency-Key` that stays the same over its retries, so a lost answer never makes a thing twice. There is
 //! no total timeout: a call fails when nothing moves. Bodies in and out are in [`super::transfer`].
 
+use super::address::{join, origin};
+pub use super::address::{parse_urls, route};
 use super::error::Error;
 use super::retry::{Attempts, Next, Progress};
 use crate::api::problem::{PROBLEM_JSON, Problem};
@@ -13,7 +15,6 @@ use reqwest::header::{self, HeaderMap, HeaderValue};
 use reqwest::{Method, Response, StatusCode};
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Serialize, de::DeserializeOwned};
-use std::fmt::Write as _;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -78,55 +79,6 @@ pub(super) struct Inner {
     /// For https URLs beside plain base URLs; made when first needed, since trust roots are dear to load.
     foreign: OnceLock<reqwest::Client>,
     pub options: Options,
-}
-
-/// Reads a comma-separated list of base URLs (`DRAY_URL`).
-pub fn parse_urls(list: &str) -> Result<Vec<Url>, Error> {
-    let mut urls = Vec::new();
-    for text in list.split(',').map(str::trim).filter(|text| !text.is_empty()) {
-        let bad = |why| Error::BadUrl { url: text.to_owned(), why };
-        let url = Url::parse(text).map_err(|_| bad("it is not an absolute URL"))?;
-        if !matches!(url.scheme(), "http" | "https") {
-            return Err(bad("only http and https are spoken"));
-        }
-        if url.host_str().is_none_or(str::is_empty) {
-            return Err(bad("it names no host"));
-        }
-        if !url.username().is_empty() || url.password().is_some() {
-            return Err(Error::BadUrl { url: origin(&url), why: "credentials belong in `DRAY_TOKEN`" });
-        }
-        urls.push(url);
-    }
-    if urls.is_empty() {
-        return Err(Error::BadUrl { url: list.to_owned(), why: "it is empty" });
-    }
-    Ok(urls)
-}
-
-/// Builds a request path: each segment percent-encoded whole, so that a user's text never adds a segment or a query.
-pub fn route(segments: &[&str], query: &[(&str, &str)]) -> String {
-    let mut path = String::new();
-    for segment in segments {
-        path.push('/');
-        if matches!(*segment, "." | ".." | "") {
-            // URL parsers fold dot segments even where encoded once; encoded twice they are an unknown id.
-            path.push_str("%252E");
-            continue;
-        }
-        for byte in segment.bytes() {
-            match byte {
-                b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => path.push(char::from(byte)),
-                _ => _ = write!(path, "%{byte:02X}"),
-            }
-        }
-    }
-    if !query.is_empty() {
-        let mut encoded = url::form_urlencoded::Serializer::new(String::new());
-        encoded.extend_pairs(query);
-        path.push('?');
-        path.push_str(&encoded.finish());
-    }
-    path
 }
 
 /// An attempt that ended without a result.
@@ -455,17 +407,6 @@ impl Attempt {
         // Another replica may be well where this one hangs.
         Failure { error, next: Next::Elsewhere { after: None } }
     }
-}
-
-/// Scheme, host and port: what may be shown of any URL.
-pub(super) fn origin(url: &Url) -> String {
-    url.origin().ascii_serialization()
-}
-
-/// `path` (with its query) beneath a base URL that may have a path of its own.
-pub(super) fn join(base: &Url, path: &str) -> Result<Url, Error> {
-    let text = format!("{}{}{path}", origin(base), base.path().trim_end_matches('/'));
-    Url::parse(&text).map_err(|_| Error::BadUrl { url: origin(base), why: "a path cannot be joined to it" })
 }
 
 fn encode<B: Serialize + ?Sized>(body: &B) -> Result<Vec<u8>, Error> {

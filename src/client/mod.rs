@@ -2,9 +2,13 @@
 //!
 //! [`api`] is the only place that speaks HTTP; everything above it sees typed calls and [`Error`].
 
+mod address;
 pub mod api;
 mod error;
 mod retry;
 pub mod transfer;
+
+#[cfg(test)]
+mod tests;
 
 pub use error::{Error, Exit};

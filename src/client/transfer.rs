@@ -3,7 +3,8 @@
 //! A PUT's body is made anew for every attempt without copying it. A GET goes on at the byte where it was cut, so its
 //! reader sees one unbroken stream; what the bytes mean is checked above, against digests. Memory: one slice of a body.
 
-use super::api::{Api, Attempt, Failure, join, origin, retry_after};
+use super::address::{join, origin};
+use super::api::{Api, Attempt, Failure, retry_after};
 use super::error::Error;
 use super::retry::{Attempts, Next, Progress};
 use bytes::Bytes;
