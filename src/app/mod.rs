@@ -1,1 +1,61 @@
-//! The `app` room.
+//! Use cases: the only room that joins `domain`, `db` and `store`.
+//!
+//! Each use case is an `impl App` in a file of its own and answers with [`Error`], which says what the caller shall do. No
+//! HTTP here, and no decision that `domain` could make. Whatever creates something takes an [`Idempotency`] and remembers its
+//! answer in the transaction that created it.
+
+mod error;
+mod idempotency;
+pub mod teams;
+pub mod tokens;
+
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use crate::api::teams::Role;
+use crate::clock::{Clock, Ids};
+use crate::db::Db;
+
+pub use error::{Code, Error, Kind};
+
+/// Everything a use case needs, shared by all requests and all background work.
+#[derive(Debug)]
+pub struct App {
+    pub db: Db,
+    pub clock: Arc<dyn Clock>,
+    pub ids: Arc<dyn Ids>,
+}
+
+/// Whoever calls, proven by a token. Everything a use case reads or changes belongs to `team`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller {
+    pub team: Uuid,
+    pub team_name: String,
+    pub role: Role,
+    pub token_id: Uuid,
+    /// With role `node`: the node's id and name.
+    pub node: Option<CallerNode>,
+}
+
+/// A call's `Idempotency-Key` and what it was said with. Built by the server; `Idempotency::none()` for calls of our own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Idempotency {
+    pub key: Option<String>,
+    /// Method and path.
+    pub route: String,
+    /// BLAKE3 of the body.
+    pub digest: [u8; 32],
+}
+
+impl Idempotency {
+    pub fn none() -> Self {
+        Self { key: None, route: String::new(), digest: [0; 32] }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallerNode {
+    pub id: Uuid,
+    pub name: String,
+}

@@ -1,0 +1,149 @@
+//! What a use case answers when it does not do what was asked.
+//!
+//! [`Kind`] says what the caller shall do and decides the HTTP status; a [`Code`] is the stable word for programs, fixed
+//! together with its title in one constant; `detail` and `hint` are for people and never hold another team's facts, a secret
+//! or a driver's text. What the log needs besides is the `source`.
+
+use std::time::Duration;
+
+use crate::db;
+
+/// What shall the caller do?
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// There is no such thing, or it is another team's.
+    NotFound,
+    /// Look at the present state, then decide again.
+    Conflict,
+    /// Correct the request.
+    Invalid,
+    /// Present a valid token.
+    Unauthenticated,
+    /// Use a token with more rights.
+    Denied,
+    /// Ask for a new lease, link or upload.
+    Expired,
+    /// Send less.
+    TooLarge,
+    /// Wait, then send again.
+    TooMany,
+    /// Send again shortly.
+    Unavailable,
+    /// Stop: bytes are not what they should be.
+    Corrupt,
+    /// A bug of ours: report it.
+    Internal,
+}
+
+/// A stable code with its kind and title. One constant per code: `const FENCED: Code = Code::new(Kind::Conflict, "fenced", "the epoch is not the current one")`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Code {
+    pub kind: Kind,
+    pub code: &'static str,
+    pub title: &'static str,
+}
+
+impl Code {
+    pub const fn new(kind: Kind, code: &'static str, title: &'static str) -> Self {
+        Self { kind, code, title }
+    }
+}
+
+/// A refusal or failure, complete with what to do next.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {detail}", code.title)]
+pub struct Error {
+    pub code: Code,
+    /// What went wrong this time.
+    pub detail: String,
+    /// What to do next.
+    pub hint: String,
+    /// Further facts for programs, by code. Boxed to keep results small.
+    pub data: Option<Box<serde_json::Value>>,
+    /// When to come again, with `TooMany` and `Unavailable`.
+    pub retry_after: Option<Duration>,
+    #[source]
+    pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+impl Error {
+    pub fn new(code: Code, detail: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { code, detail: detail.into(), hint: hint.into(), data: None, retry_after: None, source: None }
+    }
+
+    #[must_use]
+    pub fn with_data(mut self, data: serde_json::Value) -> Self {
+        self.data = Some(Box::new(data));
+        self
+    }
+
+    #[must_use]
+    pub fn with_source(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    #[must_use]
+    pub fn retry_after(mut self, after: Duration) -> Self {
+        self.retry_after = Some(after);
+        self
+    }
+
+    pub fn kind(&self) -> Kind {
+        self.code.kind
+    }
+
+    /// The same request may succeed later.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self.kind(), Kind::Unavailable | Kind::TooMany)
+    }
+
+    /// `thing` is the glossary's word, `name` what the caller called it.
+    pub fn not_found(thing: &str, name: impl std::fmt::Display, hint: impl Into<String>) -> Self {
+        Self::new(NOT_FOUND, format!("there is no {thing} `{name}`"), hint)
+    }
+
+    /// One field of a request cannot mean anything.
+    pub fn invalid(field: &str, what: impl std::fmt::Display, hint: impl Into<String>) -> Self {
+        Self::new(INVALID, format!("`{field}`: {what}"), hint).with_data(serde_json::json!({ "field": field }))
+    }
+
+    /// The caller's role does not allow it.
+    pub fn denied(detail: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::new(DENIED, detail, hint)
+    }
+
+    /// A state that our own code should have made impossible.
+    pub fn internal(detail: impl Into<String>) -> Self {
+        Self::new(INTERNAL, detail, "this is a fault of the service; report it with the request id")
+    }
+}
+
+pub const NOT_FOUND: Code = Code::new(Kind::NotFound, "not_found", "no such thing in this team");
+pub const INVALID: Code = Code::new(Kind::Invalid, "invalid", "the request does not make sense");
+pub const DENIED: Code = Code::new(Kind::Denied, "denied", "this token may not do that");
+pub const UNAVAILABLE: Code = Code::new(Kind::Unavailable, "unavailable", "the service cannot do this right now");
+pub const INTERNAL: Code = Code::new(Kind::Internal, "internal", "the service failed");
+
+impl From<db::Error> for Error {
+    fn from(error: db::Error) -> Self {
+        if error.is_transient() {
+            let detail = "the database is busy or cannot be reached";
+            return Self::new(
+                UNAVAILABLE,
+                detail,
+                "send the same request again shortly, with the same Idempotency-Key",
+            )
+            .retry_after(Duration::from_secs(2))
+            .with_source(error);
+        }
+        Self::internal("the database did not do what it should").with_source(error)
+    }
+}
+
+impl db::Contended for Error {
+    fn is_busy(&self) -> bool {
+        let source = self.source.as_ref().and_then(|source| source.downcast_ref::<db::Error>());
+        source.is_some_and(db::Error::is_busy)
+    }
+}

@@ -1,0 +1,67 @@
+//! Makes a call that creates something safe to repeat: the second call gets the first one's answer.
+//!
+//! The answer is remembered in the very transaction that creates, so there is no moment at which a crash could leave one
+//! without the other. A concurrent duplicate waits for the first (unique key on Postgres, one writer on SQLite).
+//!
+//! ```text
+//! transaction!(self.db, |tx| {
+//!     if let Some(earlier) = self.replay(tx, caller.team, idempotency).await? { return Ok(earlier); }
+//!     ... create `made` ...
+//!     self.remember(tx, caller.team, idempotency, &made).await?;
+//!     Ok::<_, Error>(made)
+//! })
+//! ```
+
+use uuid::Uuid;
+
+use super::error::{Code, Error, Kind};
+use super::{App, Idempotency};
+use crate::db::{Tx, idempotency};
+
+pub const MISMATCH: Code =
+    Code::new(Kind::Invalid, "idempotency_mismatch", "this Idempotency-Key was used for another request");
+
+impl App {
+    /// The answer an earlier call with this key got. The caller must go on to [`App::remember`] in the same transaction.
+    pub async fn replay<T: serde::de::DeserializeOwned>(
+        &self,
+        tx: &mut Tx,
+        team: Uuid,
+        call: &Idempotency,
+    ) -> Result<Option<T>, Error> {
+        let Some(key) = &call.key else { return Ok(None) };
+        let Some(earlier) = idempotency::find(tx, team, key).await? else { return Ok(None) };
+        if earlier.route != call.route || earlier.digest != call.digest {
+            let detail = format!("the key was first used for another body of `{}`", earlier.route);
+            return Err(Error::new(MISMATCH, detail, "use a new Idempotency-Key for a new request"));
+        }
+        let answer = self.unseal_answer(&earlier.answer)?;
+        serde_json::from_slice(&answer)
+            .map(Some)
+            .map_err(|error| Error::internal("a remembered answer cannot be read").with_source(error))
+    }
+
+    /// Remembers what this call is answered. Does nothing without a key.
+    pub async fn remember<T: serde::Serialize>(
+        &self,
+        tx: &mut Tx,
+        team: Uuid,
+        call: &Idempotency,
+        answer: &T,
+    ) -> Result<(), Error> {
+        let Some(key) = &call.key else { return Ok(()) };
+        let json = serde_json::to_vec(answer)
+            .map_err(|error| Error::internal("an answer cannot be written as JSON").with_source(error))?;
+        let row =
+            idempotency::Answered { route: call.route.clone(), digest: call.digest, answer: self.seal_answer(&json)? };
+        Ok(idempotency::insert(tx, team, key, &row, self.clock.now()).await?)
+    }
+
+    fn seal_answer(&self, json: &[u8]) -> Result<Vec<u8>, Error> {
+        Ok(json.to_vec())
+    }
+
+    fn unseal_answer(&self, sealed: &[u8]) -> Result<Vec<u8>, Error> {
+        Ok(sealed.to_vec())
+    }
+}

@@ -1,0 +1,45 @@
+//! Answers of calls that created something, by team and Idempotency-Key.
+//!
+//! On Postgres two transactions may both find nothing and both create; the second [`insert`] then waits for the first commit
+//! and reports [`Error::Busy`], so that its transaction runs again and finds the answer.
+
+use jiff::Timestamp;
+use uuid::Uuid;
+
+use super::{Error, Tx};
+use crate::params;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answered {
+    pub route: String,
+    pub digest: [u8; 32],
+    pub answer: Vec<u8>,
+}
+
+pub async fn find(tx: &mut Tx, team: Uuid, key: &str) -> Result<Option<Answered>, Error> {
+    let row = tx.optional(q::FIND, params![team, key]).await?;
+    row.map(|row| Ok(Answered { route: row.get(0)?, digest: row.get(1)?, answer: row.get(2)? })).transpose()
+}
+
+pub async fn insert(tx: &mut Tx, team: Uuid, key: &str, row: &Answered, at: Timestamp) -> Result<(), Error> {
+    let values = params![team, key, &row.route, row.digest, row.answer.as_slice(), at];
+    match tx.execute(q::INSERT, values).await {
+        Ok(_) => Ok(()),
+        Err(Error::Taken { source, .. }) => Err(Error::Busy(source)),
+        Err(error) => Err(error),
+    }
+}
+
+/// Forgets answers older than `before`, `limit` at a time; answers how many.
+pub async fn forget(tx: &mut Tx, before: Timestamp, limit: u32) -> Result<u64, Error> {
+    tx.execute(q::FORGET, params![before, limit]).await
+}
+
+pub(super) mod q {
+    crate::statements! {
+        FIND = "SELECT route, digest, answer FROM idempotency WHERE team = $1 AND idem_key = $2";
+        INSERT = "INSERT INTO idempotency (team, idem_key, route, digest, answer, created_at) VALUES ($1, $2, $3, $4, $5, $6)";
+        FORGET = "DELETE FROM idempotency WHERE (team, idem_key) IN
+        (SELECT team, idem_key FROM idempotency WHERE created_at < $1 ORDER BY created_at LIMIT $2)";
+    }
+}

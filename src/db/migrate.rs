@@ -1,0 +1,34 @@
+//! Brings the schema up to date: one folder of files for both engines.
+//!
+//! A migration that has been released never changes; a new one is added at the end. Types are BIGINT, TEXT, BLOB and DOUBLE
+//! PRECISION; BLOB is spelt BYTEA for Postgres here and nowhere else.
+
+use std::borrow::Cow;
+
+use sqlx::migrate::{Migration, MigrationType, Migrator};
+use sqlx::{AssertSqlSafe, SqlSafeStr};
+
+use super::error::Error;
+use super::{Db, Engine};
+
+/// Version, name, text; in order, one line each.
+const FILES: &[(i64, &str, &str)] = &[(1, "core", include_str!("migrations/0001_core.sql"))];
+
+impl Db {
+    /// Applies what is missing; replicas that start together wait for each other. A database that a newer release has
+    /// migrated is refused.
+    pub async fn migrate(&self) -> Result<(), Error> {
+        match &self.engine {
+            Engine::Sqlite { writer, .. } => migrator(Cow::Borrowed).run(writer).await,
+            Engine::Pg(pool) => migrator(|sql| Cow::Owned(sql.replace("BLOB", "BYTEA"))).run(pool).await,
+        }
+        .map_err(Error::Migrate)
+    }
+}
+
+fn migrator(dialect: impl Fn(&'static str) -> Cow<'static, str>) -> Migrator {
+    let migration = |&(version, name, sql): &(i64, &'static str, &'static str)| {
+        Migration::new(version, name.into(), MigrationType::Simple, AssertSqlSafe(dialect(sql)).into_sql_str(), false)
+    };
+    Migrator::with_migrations(FILES.iter().map(migration).collect())
+}

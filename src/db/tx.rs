@@ -1,0 +1,168 @@
+//! A session with the database: a transaction, or a plain connection for reads.
+//!
+//! Functions of an aggregate take `&mut Tx` and can therefore be joined into one transaction by a use case. A transaction
+//! that is dropped is rolled back. Wake-ups asked for with [`Tx::notify`] go out only when, and only after, the commit was
+//! acknowledged.
+
+use sqlx::pool::PoolConnection;
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::sqlite::{SqliteArguments, SqliteRow};
+use sqlx::{Arguments, AssertSqlSafe, Postgres, SqlSafeStr, SqlStr, Sqlite, Transaction};
+
+use super::error::Error;
+use super::value::{Row, Sql, Text, Value};
+use super::wakeups::Wakeups;
+
+/// A transaction or a read session on either engine.
+#[derive(Debug)]
+pub struct Tx {
+    pub(super) session: Session,
+    pub(super) wakeups: Wakeups,
+    pub(super) topics: Vec<String>,
+}
+
+#[derive(Debug)]
+pub(super) enum Session {
+    Sqlite(Transaction<'static, Sqlite>),
+    Pg(Transaction<'static, Postgres>),
+    SqliteRead(PoolConnection<Sqlite>),
+    PgRead(PoolConnection<Postgres>),
+}
+
+impl Tx {
+    /// Runs a statement; answers how many rows it changed.
+    pub async fn execute(&mut self, sql: impl Into<Sql>, values: Vec<Value>) -> Result<u64, Error> {
+        let sql = sql.into();
+        Ok(match self.connection() {
+            Connection::Sqlite(c) => {
+                sqlx::query_with(text(&sql.sqlite), sqlite(values)?).execute(c).await?.rows_affected()
+            }
+            Connection::Pg(c) => {
+                sqlx::query_with(text(&sql.postgres), postgres(values)?).execute(c).await?.rows_affected()
+            }
+        })
+    }
+
+    /// All rows. The statement bounds them (`LIMIT`), or the caller knows they are few.
+    pub async fn all(&mut self, sql: impl Into<Sql>, values: Vec<Value>) -> Result<Vec<Row>, Error> {
+        let sql = sql.into();
+        Ok(match self.connection() {
+            Connection::Sqlite(c) => {
+                let rows: Vec<SqliteRow> = sqlx::query_with(text(&sql.sqlite), sqlite(values)?).fetch_all(c).await?;
+                rows.into_iter().map(Row::Sqlite).collect()
+            }
+            Connection::Pg(c) => {
+                let rows: Vec<PgRow> = sqlx::query_with(text(&sql.postgres), postgres(values)?).fetch_all(c).await?;
+                rows.into_iter().map(Row::Pg).collect()
+            }
+        })
+    }
+
+    /// The first row, if there is one.
+    pub async fn optional(&mut self, sql: impl Into<Sql>, values: Vec<Value>) -> Result<Option<Row>, Error> {
+        let sql = sql.into();
+        Ok(match self.connection() {
+            Connection::Sqlite(c) => {
+                sqlx::query_with(text(&sql.sqlite), sqlite(values)?).fetch_optional(c).await?.map(Row::Sqlite)
+            }
+            Connection::Pg(c) => {
+                sqlx::query_with(text(&sql.postgres), postgres(values)?).fetch_optional(c).await?.map(Row::Pg)
+            }
+        })
+    }
+
+    /// The row that a statement always gives (`count(*)`, `RETURNING` after a certain change).
+    pub async fn one(&mut self, sql: impl Into<Sql>, values: Vec<Value>) -> Result<Row, Error> {
+        self.optional(sql, values).await?.ok_or(Error::Refused(sqlx::Error::RowNotFound))
+    }
+
+    /// Wakes whoever waits for `topic`, in every replica, once this transaction is committed. Saying it twice wakes once.
+    pub fn notify(&mut self, topic: impl Into<String>) {
+        let topic = topic.into();
+        if !self.topics.contains(&topic) {
+            self.topics.push(topic);
+        }
+    }
+
+    /// Makes the changes durable and sends the wake-ups. [`Error::Unavailable`] leaves open whether it happened.
+    pub async fn commit(mut self) -> Result<(), Error> {
+        let topics = std::mem::take(&mut self.topics);
+        match self.session {
+            Session::Sqlite(tx) => tx.commit().await?,
+            Session::Pg(mut tx) => {
+                for topic in &topics {
+                    sqlx::query("SELECT pg_notify('dray', $1)").bind(topic).execute(&mut *tx).await?;
+                }
+                tx.commit().await?;
+            }
+            Session::SqliteRead(_) | Session::PgRead(_) => {}
+        }
+        for topic in &topics {
+            self.wakeups.wake(topic);
+        }
+        Ok(())
+    }
+
+    /// Undoes everything. Dropping does the same, later.
+    pub async fn rollback(self) -> Result<(), Error> {
+        match self.session {
+            Session::Sqlite(tx) => tx.rollback().await?,
+            Session::Pg(tx) => tx.rollback().await?,
+            Session::SqliteRead(_) | Session::PgRead(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Lets the engine parse and plan a statement without running it. For the test that does so with every statement.
+    pub async fn prepare(&mut self, sql: impl Into<Sql>) -> Result<(), Error> {
+        use sqlx::Executor as _;
+        let sql = sql.into();
+        match self.connection() {
+            Connection::Sqlite(c) => c.prepare(text(&sql.sqlite)).await.map(drop)?,
+            Connection::Pg(c) => c.prepare(text(&sql.postgres)).await.map(drop)?,
+        }
+        Ok(())
+    }
+
+    fn connection(&mut self) -> Connection<'_> {
+        match &mut self.session {
+            Session::Sqlite(tx) => Connection::Sqlite(tx),
+            Session::Pg(tx) => Connection::Pg(tx),
+            Session::SqliteRead(c) => Connection::Sqlite(c),
+            Session::PgRead(c) => Connection::Pg(c),
+        }
+    }
+}
+
+enum Connection<'a> {
+    Sqlite(&'a mut sqlx::SqliteConnection),
+    Pg(&'a mut sqlx::PgConnection),
+}
+
+fn text(text: &Text) -> SqlStr {
+    match text {
+        Text::Static(text) => text.into_sql_str(),
+        Text::Built(text) => AssertSqlSafe(text.clone()).into_sql_str(),
+    }
+}
+
+macro_rules! bind {
+    ($name:ident, $arguments:ty) => {
+        fn $name(values: Vec<Value>) -> Result<$arguments, Error> {
+            let mut arguments = <$arguments>::default();
+            for value in values {
+                match value {
+                    Value::Int(x) => Arguments::add(&mut arguments, x),
+                    Value::Float(x) => Arguments::add(&mut arguments, x),
+                    Value::Text(x) => Arguments::add(&mut arguments, x),
+                    Value::Blob(x) => Arguments::add(&mut arguments, x),
+                    Value::TooBig(x) => return Err(Error::Range(x)),
+                }
+                .map_err(|error| Error::Refused(sqlx::Error::Encode(error)))?;
+            }
+            Ok(arguments)
+        }
+    };
+}
+bind!(sqlite, SqliteArguments);
+bind!(postgres, PgArguments);

@@ -1,0 +1,103 @@
+//! Wake-ups: who waits for a change is told when it has been committed, here or in another replica.
+//!
+//! A wake-up is a hint, never a fact: the waiter looks at the database again. Topics share a fixed number of slots, so a
+//! waiter may be woken for another topic's sake; memory does not grow with topics. Postgres carries topics between replicas
+//! by LISTEN/NOTIFY, with a poll behind it for the notification that a broken connection lost.
+
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+const SLOTS: usize = 256;
+
+/// The exchange of one process.
+#[derive(Debug, Clone)]
+pub struct Wakeups {
+    slots: Arc<[watch::Sender<u64>]>,
+    /// How long a waiter trusts silence.
+    poll: Duration,
+}
+
+impl Wakeups {
+    /// `poll` bounds how long a lost notification can go unnoticed.
+    pub fn new(poll: Duration) -> Self {
+        Self { slots: (0..SLOTS).map(|_| watch::channel(0).0).collect(), poll }
+    }
+
+    /// Wakes every waiter of `topic` in this process. Transactions use [`super::Tx::notify`] instead.
+    pub fn wake(&self, topic: &str) {
+        self.slot(topic).send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    /// Wakes everybody: after a lost connection nobody knows what was missed.
+    pub fn wake_all(&self) {
+        for slot in self.slots.iter() {
+            slot.send_modify(|count| *count = count.wrapping_add(1));
+        }
+    }
+
+    /// Begins to listen. Do this *before* looking at the database: what is committed after it wakes the listener.
+    pub fn listen(&self, topic: &str) -> Listener {
+        Listener { slot: self.slot(topic).subscribe(), poll: self.poll }
+    }
+
+    fn slot(&self, topic: &str) -> &watch::Sender<u64> {
+        let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(topic);
+        &self.slots[usize::try_from(hash % SLOTS as u64).expect("less than SLOTS")]
+    }
+}
+
+/// One waiter's ear.
+#[derive(Debug)]
+pub struct Listener {
+    slot: watch::Receiver<u64>,
+    poll: Duration,
+}
+
+/// Why a wait ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Woken {
+    /// Look again: something may have changed.
+    LookAgain,
+    /// The deadline is over: look a last time if you like, then answer.
+    TimeIsUp,
+}
+
+impl Listener {
+    /// Waits for a wake-up, the poll, or the deadline, whichever comes first.
+    pub async fn wait(&mut self, deadline: Instant) -> Woken {
+        let until = deadline.min(Instant::now() + self.poll);
+        match tokio::time::timeout_at(until, self.slot.changed()).await {
+            Ok(_) => Woken::LookAgain,
+            Err(_) if until < deadline => Woken::LookAgain,
+            Err(_) => Woken::TimeIsUp,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_happens_after_listen_is_not_missed() {
+        let wakeups = Wakeups::new(Duration::from_secs(3_600));
+        let mut ear = wakeups.listen("job/1");
+        wakeups.wake("job/1"); // before wait: still heard
+        assert_eq!(ear.wait(Instant::now() + Duration::from_secs(3_600)).await, Woken::LookAgain);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_ends_at_the_deadline_and_is_interrupted_by_the_poll() {
+        let wakeups = Wakeups::new(Duration::from_secs(1));
+        let mut ear = wakeups.listen("job/1");
+        let deadline = Instant::now() + Duration::from_millis(2_500);
+        assert_eq!(ear.wait(deadline).await, Woken::LookAgain);
+        assert_eq!(ear.wait(deadline).await, Woken::LookAgain);
+        assert_eq!(ear.wait(deadline).await, Woken::TimeIsUp);
+        assert_eq!(Instant::now(), deadline);
+    }
+}

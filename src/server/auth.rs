@@ -1,0 +1,100 @@
+//! Who may call what: one table, enforced by one layer.
+//!
+//! The layer looks up the matched route in [`TABLE`]; a route without a row is refused, so a forgotten row closes a door
+//! instead of leaving it open. Handlers take the proven [`Caller`] as an argument. Use cases still scope every query by the
+//! caller's team; this file decides on roles only.
+
+use std::sync::Arc;
+
+use axum::extract::{FromRequestParts, MatchedPath, Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use http::request::Parts;
+use http::{Method, header};
+
+use super::error::Refusal;
+use crate::api::teams::Role;
+use crate::app::tokens::UNAUTHENTICATED;
+use crate::app::{App, Caller, Error};
+
+/// What a route asks of its caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Needs {
+    /// No token.
+    Nothing,
+    /// No token: the URL itself is signed, and the handler checks that.
+    Signature,
+    /// A token with one of these roles.
+    Roles(&'static [Role]),
+    /// A token of role `admin` of team `default`.
+    Operator,
+}
+
+use Role::{Admin, Node, Scheduler, Team, TeamRead};
+
+const ANYONE: Needs = Needs::Roles(&[Admin, Team, TeamRead, Scheduler, Node]);
+
+/// Every route of the service. `OPTIONS` and `HEAD` follow `GET`.
+pub const TABLE: &[(Method, &str, Needs)] = &[
+    (Method::GET, "/healthz", Needs::Nothing),
+    (Method::GET, "/openapi.json", Needs::Nothing),
+    // identity
+    (Method::GET, "/v1/whoami", ANYONE),
+];
+
+pub(super) fn needs(method: &Method, path: &str) -> Option<Needs> {
+    let method = if method == Method::HEAD { &Method::GET } else { method };
+    TABLE.iter().find(|row| row.0 == *method && row.1 == path).map(|row| row.2)
+}
+
+/// Refuses whoever may not call the matched route; hands the proven caller on.
+pub(super) async fn enforce(State(app): State<Arc<App>>, path: MatchedPath, request: Request, next: Next) -> Response {
+    let (mut parts, body) = request.into_parts();
+    match admit(&app, path.as_str(), &parts).await {
+        Ok(caller) => {
+            if let Some(caller) = caller {
+                parts.extensions.insert(caller);
+            }
+            next.run(Request::from_parts(parts, body)).await
+        }
+        Err(error) => Refusal(error).into_response(),
+    }
+}
+
+async fn admit(app: &App, path: &str, request: &Parts) -> Result<Option<Caller>, Error> {
+    let needs = needs(&request.method, path)
+        .ok_or_else(|| Error::internal(format!("`{} {path}` has no row in the auth table", request.method)))?;
+    if matches!(needs, Needs::Nothing | Needs::Signature) {
+        return Ok(None);
+    }
+    let caller = app.authenticate(bearer(request)?).await?;
+    let admitted = match needs {
+        Needs::Roles(roles) => roles.contains(&caller.role),
+        _ => caller.is_operator(),
+    };
+    if !admitted {
+        let detail =
+            format!("a token of role `{}` may not call this", serde_json::json!(caller.role).as_str().unwrap_or("?"));
+        return Err(Error::denied(detail, "ask an admin of the team for a token with another role"));
+    }
+    Ok(Some(caller))
+}
+
+fn bearer(request: &Parts) -> Result<&str, Error> {
+    let header = request.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let token =
+        header.and_then(|value| value.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+    token.map(|(_, token)| token.trim()).ok_or_else(|| {
+        let detail = "the request carries no `Authorization: Bearer` header";
+        Error::new(UNAUTHENTICATED, detail, "set DRAY_TOKEN, or send `Authorization: Bearer dray_...`")
+    })
+}
+
+impl<S: Sync> FromRequestParts<S> for Caller {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refusal> {
+        let caller = parts.extensions.get::<Self>().cloned();
+        caller.ok_or_else(|| Refusal(Error::internal("a handler asks for the caller of a route that needs no token")))
+    }
+}
