@@ -1,1 +1,13 @@
-//! The `content` room.
+//! Floor 0: the bytes. How content is cut, named, packed, described and laid out.
+//!
+//! Pure: nothing here opens a file, a socket or a clock, and nothing here logs. Callers bring slices and streams and get
+//! values, verdicts and typed errors back. Every parser in this room reads what strangers wrote, so it checks counts and lengths
+//! against the format's limits before it allocates, and never panics on bytes.
+
+pub mod buffer;
+pub mod chunker;
+pub mod codec;
+pub mod crc;
+pub mod digest;
+pub mod pack;
+mod probe;
