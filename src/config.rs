@@ -1,1 +1,3 @@
 //! The `config` room.
+
+pub mod store;

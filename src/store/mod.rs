@@ -1,1 +1,248 @@
-//! The `store` room.
+//! The store: where objects lie, in a local directory or in an S3-compatible bucket.
+//!
+//! The invariants it guards: an acknowledged object survives the crash of this process and the loss of power; a key is written
+//! once; nothing partial is ever visible; memory is bounded however large an object is. It knows nothing of what the bytes mean:
+//! that a pack's chunks are right is for the caller to check between `write` and `finish`.
+//!
+//! Layers: [`Store`] hands each call to one backend; `local` is a directory, `s3` a bucket. `keys` makes every name, `probe`
+//! finds out what a store really does.
+
+mod error;
+pub mod keys;
+mod local;
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use jiff::Timestamp;
+use url::Url;
+
+pub use self::error::{Error, Settled};
+pub use self::keys::{Key, Kind, Prefix};
+use self::local::{Local, LocalWriter};
+use crate::clock::Clock;
+use crate::config::store::StoreSettings;
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An object's bytes as they come, or the listing of a store.
+pub type Stream<T> = BoxStream<'static, Result<T>>;
+
+/// An open store. Cheap to clone; all clones share their connections.
+#[derive(Debug, Clone)]
+pub struct Store {
+    backend: Backend,
+}
+
+#[derive(Debug, Clone)]
+enum Backend {
+    Local(Arc<Local>),
+}
+
+/// What is known of an object without reading it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Meta {
+    pub size: u64,
+    /// Changes when the bytes do; opaque.
+    pub e_tag: Option<String>,
+    pub modified: Option<Timestamp>,
+    /// The store's own checksum as `name:base64`, where it keeps one.
+    pub checksum: Option<String>,
+}
+
+/// The receipt of a finished write: the object is durable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stored {
+    pub bytes: u64,
+    pub e_tag: Option<String>,
+    /// The checksum the store verified, as `name:base64`; none where it does not.
+    pub checksum: Option<String>,
+}
+
+/// What to do when the key is already taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PutMode {
+    /// Refuse with [`Error::AlreadyExists`].
+    Create,
+    /// Replace it. Only for documents that are the same for ever, or that nobody reads yet.
+    Overwrite,
+}
+
+/// How many bytes a writer will be given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Length {
+    /// Exactly so many; `finish` refuses anything else.
+    Exact(u64),
+    /// Not known beforehand.
+    Unknown,
+}
+
+impl From<u64> for Length {
+    fn from(bytes: u64) -> Self {
+        Self::Exact(bytes)
+    }
+}
+
+/// A URL by which anybody can GET one object until `expires_at`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SignedUrl {
+    pub url: Url,
+    /// The true end: the wish, the end of the credentials that signed it, or 7 days, whichever comes first.
+    pub expires_at: Timestamp,
+}
+
+impl std::fmt::Debug for SignedUrl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SignedUrl({}?***, until {})", self.url.path(), self.expires_at)
+    }
+}
+
+impl Store {
+    /// Opens the store that `settings.url` names. A local directory is created when missing; a bucket is not, and is not even
+    /// looked at: `probe` is for that.
+    pub async fn open(settings: &StoreSettings, clock: Arc<dyn Clock>) -> Result<Self> {
+        let local = |path: &str| -> Result<std::path::PathBuf> {
+            if path.is_empty() {
+                return Err(Error::Settings {
+                    field: "url",
+                    detail: "is empty; give a directory or `s3://bucket/prefix`".into(),
+                });
+            }
+            Ok(path.into())
+        };
+        let path = match Url::parse(&settings.url) {
+            Ok(url) if url.scheme() == "file" => url.to_file_path().map_err(|()| Error::Settings {
+                field: "url",
+                detail: format!("`{url}` names no directory of this machine"),
+            })?,
+            Ok(url) if url.has_authority() => {
+                return Err(Error::Settings {
+                    field: "url",
+                    detail: format!(
+                        "`{}:` is no kind of store; use a directory, `file:///dir` or `s3://bucket/prefix`",
+                        url.scheme()
+                    ),
+                });
+            }
+            _ => local(&settings.url)?,
+        };
+        let opened = Local::open(path, clock.now()).await?;
+        Ok(Self { backend: Backend::Local(Arc::new(opened)) })
+    }
+
+    /// Writes a small object (documents, a few MiB at most) in one go; durable when it returns.
+    pub async fn put_small(&self, key: &Key, bytes: Bytes, mode: PutMode) -> Result<Stored> {
+        match &self.backend {
+            Backend::Local(local) => local.put_small(key, bytes, mode).await,
+        }
+    }
+
+    /// Begins a new object. Nothing is visible under `key` until [`PackWriter::finish`] returns.
+    pub async fn writer(&self, key: &Key, length: impl Into<Length>) -> Result<PackWriter> {
+        let length = length.into();
+        match &self.backend {
+            Backend::Local(local) => Ok(PackWriter(Writer::Local(local.writer(key, length).await?))),
+        }
+    }
+
+    /// Reads an object or a range of it. The stream yields exactly the asked bytes, or ends with an error: never fewer.
+    ///
+    /// `Meta.size` is the whole object's. An empty range, or one that reaches beyond the end, is [`Error::Range`].
+    pub async fn get(&self, key: &Key, range: Option<Range<u64>>) -> Result<(Meta, Stream<Bytes>)> {
+        match &self.backend {
+            Backend::Local(local) => local.get(key, range).await,
+        }
+    }
+
+    /// Reads a whole object into memory; one of more than `limit` bytes is [`Error::Corrupt`].
+    pub async fn get_small(&self, key: &Key, limit: u64) -> Result<Bytes> {
+        let (meta, mut stream) = self.get(key, None).await?;
+        if meta.size > limit {
+            let detail = format!("it has {} bytes where at most {limit} belong", meta.size);
+            return Err(Error::Corrupt { key: key.clone(), detail });
+        }
+        let mut whole = BytesMut::new();
+        while let Some(piece) = stream.next().await.transpose()? {
+            if piece.len() as u64 == meta.size {
+                return Ok(piece);
+            }
+            whole.extend_from_slice(&piece);
+        }
+        Ok(whole.freeze())
+    }
+
+    pub async fn head(&self, key: &Key) -> Result<Meta> {
+        match &self.backend {
+            Backend::Local(local) => local.head(key).await,
+        }
+    }
+
+    /// Deletes an object and checks that it is gone. Deleting what does not exist is fine.
+    pub async fn delete(&self, key: &Key) -> Result<()> {
+        match &self.backend {
+            Backend::Local(local) => local.delete(key).await,
+        }
+    }
+
+    /// Lists the objects under `prefix`, in no particular order, a page at a time. Names that are no keys are left out.
+    pub fn list(&self, prefix: Prefix) -> Stream<(Key, Meta)> {
+        match &self.backend {
+            Backend::Local(local) => local.list(prefix),
+        }
+    }
+
+    /// A URL that anybody can GET until it expires; none where the store cannot sign, and the service must stream instead.
+    ///
+    /// `disposition` becomes the answer's `Content-Disposition`.
+    pub async fn sign_get(&self, _key: &Key, _ttl: Duration, _disposition: Option<&str>) -> Result<Option<SignedUrl>> {
+        match &self.backend {
+            Backend::Local(_) => Ok(None),
+        }
+    }
+
+    /// Whether only this machine can reach the store, so that there can be no second replica.
+    pub fn is_local(&self) -> bool {
+        match &self.backend {
+            Backend::Local(_) => true,
+        }
+    }
+}
+
+/// A new object on its way into the store.
+///
+/// Dropped without [`finish`](Self::finish), it leaves nothing behind. After an error every further call fails: the key is then
+/// burnt, and the bytes must be written again under a new one.
+#[derive(Debug)]
+pub struct PackWriter(Writer);
+
+#[derive(Debug)]
+enum Writer {
+    Local(LocalWriter),
+}
+
+impl PackWriter {
+    /// Takes the next bytes. They are kept, not copied; at most a few MiB (local) or two parts (S3) wait to be written.
+    pub async fn write(&mut self, bytes: Bytes) -> Result<()> {
+        match &mut self.0 {
+            Writer::Local(writer) => writer.write(bytes).await,
+        }
+    }
+
+    /// Makes the object durable and visible, all of it at once; an existing one is [`Error::AlreadyExists`].
+    pub async fn finish(self) -> Result<Stored> {
+        match self.0 {
+            Writer::Local(writer) => writer.finish().await,
+        }
+    }
+
+    /// Gives up and waits until what was sent is gone. Dropping does the same without waiting.
+    pub async fn abort(self) -> Result<()> {
+        match self.0 {
+            Writer::Local(writer) => writer.abort().await,
+        }
+    }
+}

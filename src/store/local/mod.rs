@@ -1,0 +1,352 @@
+//! A store in a directory of this machine.
+//!
+//! ```text
+//! DIR/packs/<team>/<pack> ...      objects, by key
+//! DIR/tmp/<pid>-<n>                being written; the same file system, so that a rename publishes them
+//! ```
+//!
+//! An object is written to `tmp/`, synced, renamed to its key without replacing anything, and its directory is synced; only
+//! then is it acknowledged. A crash leaves files in `tmp/` only, removed at the next start once they are a day old.
+
+mod buffers;
+mod reader;
+mod writer;
+
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use fs_err as fs;
+use jiff::{SignedDuration, Timestamp};
+use rustix::fs::RenameFlags;
+use tokio::sync::mpsc;
+
+use self::buffers::Buffers;
+pub(super) use self::writer::LocalWriter;
+use super::keys::{Key, Prefix};
+use super::{Error, Length, Meta, PutMode, Result, Stored, Stream};
+
+/// Temporary files older than this belong to a process that died.
+const STALE: SignedDuration = SignedDuration::from_hours(24);
+/// Entries of a listing that wait for their reader.
+const LISTED_AHEAD: usize = 256;
+
+#[derive(Debug)]
+pub(super) struct Local {
+    root: PathBuf,
+    next_temp: AtomicU64,
+    buffers: Arc<Buffers>,
+    #[cfg(test)]
+    faults: std::sync::Mutex<Option<(Step, rustix::io::Errno)>>,
+}
+
+/// Where a write can fail; tests make it fail at each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Create,
+    Write,
+    Sync,
+    Publish,
+    SyncFolder,
+}
+
+impl Local {
+    pub(super) async fn open(root: PathBuf, now: Timestamp) -> Result<Self> {
+        blocking(move || {
+            let at = |error: io::Error| Error::disk(format!("open {}", root.display()), error);
+            fs::create_dir_all(&root).map_err(at)?;
+            let root = fs::canonicalize(&root).map_err(at)?;
+            let local = Self {
+                next_temp: AtomicU64::new(0),
+                buffers: Arc::default(),
+                #[cfg(test)]
+                faults: std::sync::Mutex::default(),
+                root,
+            };
+            let temp = local.temp();
+            fs::create_dir_all(&temp).map_err(at)?;
+            remove_stale(&temp, now).map_err(at)?;
+            sync_folder(&local.root).map_err(at)?;
+            Ok(local)
+        })
+        .await
+    }
+
+    fn temp(&self) -> PathBuf {
+        self.root.join("tmp")
+    }
+
+    fn path(&self, key: &Key) -> PathBuf {
+        self.root.join(key.as_str())
+    }
+
+    pub(super) async fn put_small(self: &Arc<Self>, key: &Key, bytes: Bytes, mode: PutMode) -> Result<Stored> {
+        let (local, key) = (Arc::clone(self), key.clone());
+        blocking(move || {
+            let temp = TempFile::create(&local)?;
+            local
+                .step(Step::Write)
+                .and_then(|()| io::Write::write_all(&mut &*temp.file, &bytes))
+                .map_err(|error| temp.failed("write", error))?;
+            temp.publish(&key, mode)?;
+            Ok(Stored { bytes: bytes.len() as u64, e_tag: None, checksum: None })
+        })
+        .await
+    }
+
+    pub(super) async fn writer(self: &Arc<Self>, key: &Key, length: Length) -> Result<LocalWriter> {
+        let local = Arc::clone(self);
+        let temp = blocking(move || TempFile::create(&local)).await?;
+        Ok(LocalWriter::new(temp, key.clone(), length))
+    }
+
+    pub(super) async fn get(
+        self: &Arc<Self>,
+        key: &Key,
+        range: Option<std::ops::Range<u64>>,
+    ) -> Result<(Meta, Stream<Bytes>)> {
+        let (path, key, buffers) = (self.path(key), key.clone(), Arc::clone(&self.buffers));
+        blocking(move || reader::open(&path, &key, range, buffers)).await
+    }
+
+    pub(super) async fn head(&self, key: &Key) -> Result<Meta> {
+        let (path, key) = (self.path(key), key.clone());
+        blocking(move || match fs::symlink_metadata(&path) {
+            Ok(found) if found.is_file() => Ok(meta(&found)),
+            Ok(_) => Err(Error::NotFound { key }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Error::NotFound { key }),
+            Err(error) => Err(Error::disk("head", error)),
+        })
+        .await
+    }
+
+    pub(super) async fn delete(&self, key: &Key) -> Result<()> {
+        let (path, key) = (self.path(key), key.clone());
+        blocking(move || {
+            match fs::remove_file(&path) {
+                Ok(()) => sync_folder(parent(&path)).map_err(|error| Error::disk("delete", error))?,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+                Err(error) => return Err(Error::disk("delete", error)),
+            }
+            match fs::symlink_metadata(&path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                Err(error) => Err(Error::disk("check that it is gone", error)),
+                Ok(_) => Err(Error::Corrupt { key, detail: "it is still there after it was deleted".into() }),
+            }
+        })
+        .await
+    }
+
+    /// A walk on the blocking pool that waits for its reader and ends when the reader goes away.
+    pub(super) fn list(&self, prefix: Prefix) -> Stream<(Key, Meta)> {
+        let (tx, rx) = mpsc::channel(LISTED_AHEAD);
+        let (root, folder) = (self.root.clone(), self.root.join(prefix.folder()));
+        let walk = tokio::task::spawn_blocking(move || {
+            if let Err(Some(error)) = walk(&root, &folder, &tx) {
+                // a reader that went away needs no error
+                let _ = tx.blocking_send(Err(Error::disk("list", error)));
+            }
+        });
+        Box::pin(futures::stream::unfold((rx, Some(walk)), |(mut rx, mut walk)| async move {
+            if let Some(item) = rx.recv().await {
+                return Some((item, (rx, walk)));
+            }
+            // the end of the channel is the end of the walk, unless the walk panicked
+            match walk.take()?.await {
+                Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+                _ => None,
+            }
+        }))
+    }
+
+    /// Does nothing but in tests, where it fails when told to.
+    #[cfg_attr(not(test), expect(clippy::unused_self, reason = "only tests make a step fail"))]
+    fn step(&self, step: Step) -> io::Result<()> {
+        #[cfg(test)]
+        if let Some((at, errno)) = *self.faults.lock().unwrap()
+            && at == step
+        {
+            return Err(errno.into());
+        }
+        let _ = step;
+        Ok(())
+    }
+}
+
+/// A file in `tmp/`, removed when dropped before it was published.
+#[derive(Debug)]
+struct TempFile {
+    local: Arc<Local>,
+    file: Arc<std::fs::File>,
+    path: PathBuf,
+    published: bool,
+}
+
+impl TempFile {
+    fn create(local: &Arc<Local>) -> Result<Self> {
+        loop {
+            let n = local.next_temp.fetch_add(1, Ordering::Relaxed);
+            let path = local.temp().join(format!("{}-{n}", std::process::id()));
+            match local.step(Step::Create).and_then(|()| std::fs::File::create_new(&path)) {
+                Ok(file) => return Ok(Self { local: Arc::clone(local), file: Arc::new(file), path, published: false }),
+                // left by an earlier process of the same number
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(Error::disk(format!("create {}", path.display()), error)),
+            }
+        }
+    }
+
+    /// Syncs the file, gives it its name without replacing anything (or replacing, if told so), and syncs that name.
+    ///
+    /// The order matters: a name that points to unsynced bytes would survive a power cut that its bytes do not. After a failed
+    /// sync the file is never synced again, since the kernel reports lost pages once only; it is removed.
+    fn publish(mut self, key: &Key, mode: PutMode) -> Result<()> {
+        let local = Arc::clone(&self.local);
+        local.step(Step::Sync).and_then(|()| self.file.sync_data()).map_err(|error| self.failed("sync", error))?;
+        let path = local.path(key);
+        let rename = || local.step(Step::Publish).and_then(|()| rename(&self.path, &path, mode));
+        let renamed = match rename() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                make_folder(&local.root, parent(&path)).and_then(|()| rename())
+            }
+            other => other,
+        };
+        match renamed {
+            Ok(()) => self.published = true,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                return Err(Error::AlreadyExists { key: key.clone() });
+            }
+            Err(error) => return Err(self.failed("name", error)),
+        }
+        local.step(Step::SyncFolder).and_then(|()| sync_folder(parent(&path))).map_err(|error| {
+            if mode == PutMode::Create {
+                // nobody was told of it, and its name may not survive: better gone
+                let _ = std::fs::remove_file(&path);
+            }
+            self.failed("sync the folder of", error)
+        })
+    }
+
+    fn failed(&self, doing: &str, error: io::Error) -> Error {
+        Error::disk(format!("{doing} {}", self.path.display()), error)
+    }
+}
+
+impl Drop for TempFile {
+    fn drop(&mut self) {
+        if !self.published {
+            // what cannot be removed now is removed as stale at a later start
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Renames within one file system; `Create` never replaces.
+fn rename(from: &Path, to: &Path, mode: PutMode) -> io::Result<()> {
+    if mode == PutMode::Overwrite {
+        return std::fs::rename(from, to);
+    }
+    match rustix::fs::renameat_with(rustix::fs::CWD, from, rustix::fs::CWD, to, RenameFlags::NOREPLACE) {
+        // a file system without it (NFS, some FUSE): a hard link never replaces either
+        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS | rustix::io::Errno::OPNOTSUPP) => {
+            std::fs::hard_link(from, to)?;
+            std::fs::remove_file(from)
+        }
+        other => Ok(other?),
+    }
+}
+
+/// Makes `folder` and what is missing above it, each entry synced into its parent.
+fn make_folder(root: &Path, folder: &Path) -> io::Result<()> {
+    if folder == root || folder.is_dir() {
+        return Ok(());
+    }
+    let above = parent(folder);
+    make_folder(root, above)?;
+    match fs::create_dir(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        // somebody else may have made it and not synced it yet
+        _ => sync_folder(above),
+    }
+}
+
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    std::fs::File::open(folder)?.sync_all()
+}
+
+fn parent(path: &Path) -> &Path {
+    path.parent().expect("an object's path is the root and a key of several parts")
+}
+
+fn remove_stale(temp: &Path, now: Timestamp) -> io::Result<()> {
+    for entry in fs::read_dir(temp)? {
+        let entry = entry?;
+        let found = entry.metadata()?;
+        if found.is_file() && modified(&found).is_some_and(|at| now.duration_since(at) > STALE) {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Sends every object below `folder`; `Err(None)` when nobody listens any more.
+fn walk(root: &Path, folder: &Path, tx: &mpsc::Sender<Result<(Key, Meta)>>) -> Result<(), Option<io::Error>> {
+    let entries = match std::fs::read_dir(folder) {
+        Ok(entries) => entries,
+        // deleted under way, or never made: nothing to list
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(Some(error)),
+    };
+    for entry in entries {
+        let entry = entry.map_err(Some)?;
+        let kind = entry.file_type().map_err(Some)?;
+        let path = entry.path();
+        if kind.is_dir() {
+            walk(root, &path, tx)?;
+            continue;
+        }
+        let key = path.strip_prefix(root).ok().and_then(Path::to_str).and_then(|name| name.parse().ok());
+        let (true, Some(key)) = (kind.is_file(), key) else { continue };
+        match entry.metadata() {
+            Ok(found) => tx.blocking_send(Ok((key, meta(&found)))).map_err(|_| None)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(Some(error)),
+        }
+    }
+    Ok(())
+}
+
+fn meta(found: &std::fs::Metadata) -> Meta {
+    let stamp = i128::from(found.mtime()) * 1_000_000_000 + i128::from(found.mtime_nsec());
+    Meta {
+        size: found.len(),
+        e_tag: Some(format!("\"{:x}-{stamp:x}-{:x}\"", found.ino(), found.len())),
+        modified: modified(found),
+        checksum: None,
+    }
+}
+
+fn modified(found: &std::fs::Metadata) -> Option<Timestamp> {
+    found.modified().ok().and_then(|at| Timestamp::try_from(at).ok())
+}
+
+/// Runs disk work where it may block. A panic in it goes on in the caller.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    joined(tokio::task::spawn_blocking(work)).await
+}
+
+async fn joined<T>(task: tokio::task::JoinHandle<Result<T>>) -> Result<T> {
+    match task.await {
+        Ok(result) => result,
+        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        Err(_) => {
+            Err(Error::Unavailable { detail: "the service is shutting down".into(), settled: super::Settled::Unknown })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

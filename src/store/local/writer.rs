@@ -1,0 +1,128 @@
+//! Writing an object of a local store.
+//!
+//! Bytes are kept as they come and written without a copy, a MiB at a time, on the blocking pool, while the next MiB fills: at
+//! most two are in memory. Each batch but the last ends at a multiple of a MiB in the file, so that pages are written whole.
+
+use std::fs::File;
+use std::io::{self, IoSlice, Write};
+
+use bytes::Bytes;
+use tokio::task::{JoinHandle, spawn_blocking};
+
+use super::{Step, TempFile, blocking, joined};
+use crate::store::keys::Key;
+use crate::store::{Error, Length, PutMode, Result, Settled, Stored};
+
+const BATCH: usize = 1 << 20;
+/// Below the kernel's limit of slices in one `writev`.
+const PIECES: usize = 1000;
+
+#[derive(Debug)]
+pub(in crate::store) struct LocalWriter {
+    /// None once a write failed.
+    temp: Option<TempFile>,
+    key: Key,
+    length: Length,
+    taken: u64,
+    batch: Vec<Bytes>,
+    batched: usize,
+    in_flight: Option<JoinHandle<Result<()>>>,
+}
+
+impl LocalWriter {
+    pub(super) fn new(temp: TempFile, key: Key, length: Length) -> Self {
+        Self { temp: Some(temp), key, length, taken: 0, batch: Vec::new(), batched: 0, in_flight: None }
+    }
+
+    pub(in crate::store) async fn write(&mut self, bytes: Bytes) -> Result<()> {
+        let result = self.take(bytes).await;
+        if result.is_err() {
+            self.temp = None;
+        }
+        result
+    }
+
+    async fn take(&mut self, mut bytes: Bytes) -> Result<()> {
+        self.taken += bytes.len() as u64;
+        if let Length::Exact(expected) = self.length
+            && self.taken > expected
+        {
+            return Err(Error::Length { key: self.key.clone(), expected, actual: self.taken });
+        }
+        while !bytes.is_empty() {
+            let piece = bytes.split_to(bytes.len().min(BATCH - self.batched));
+            self.batched += piece.len();
+            self.batch.push(piece);
+            if self.batched == BATCH || self.batch.len() == PIECES {
+                self.flush().await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands the batch to the blocking pool, after the one before it was written.
+    async fn flush(&mut self) -> Result<()> {
+        self.settle().await?;
+        let Some(temp) = &self.temp else { return Err(broken()) };
+        let (file, local, path) = (temp.file.clone(), temp.local.clone(), temp.path.clone());
+        let batch = std::mem::take(&mut self.batch);
+        self.batched = 0;
+        self.in_flight = Some(spawn_blocking(move || {
+            let written = local.step(Step::Write).and_then(|()| write_all(&file, &batch));
+            written.map_err(|error| Error::disk(format!("write {}", path.display()), error))
+        }));
+        Ok(())
+    }
+
+    async fn settle(&mut self) -> Result<()> {
+        match self.in_flight.take() {
+            Some(task) => joined(task).await,
+            None => Ok(()),
+        }
+    }
+
+    pub(in crate::store) async fn finish(mut self) -> Result<Stored> {
+        if let Length::Exact(expected) = self.length
+            && self.taken != expected
+        {
+            return Err(Error::Length { key: self.key.clone(), expected, actual: self.taken });
+        }
+        if self.batched > 0 {
+            self.flush().await?;
+        }
+        self.settle().await?;
+        let temp = self.temp.take().ok_or_else(broken)?;
+        let (key, bytes) = (self.key, self.taken);
+        blocking(move || temp.publish(&key, PutMode::Create)).await?;
+        Ok(Stored { bytes, e_tag: None, checksum: None })
+    }
+
+    pub(in crate::store) async fn abort(mut self) -> Result<()> {
+        // a write that failed is given up all the same
+        let _ = self.settle().await;
+        let temp = self.temp.take();
+        blocking(move || {
+            drop(temp);
+            Ok(())
+        })
+        .await
+    }
+}
+
+fn broken() -> Error {
+    Error::Unavailable { detail: "this write failed before; begin a new one".into(), settled: Settled::Yes }
+}
+
+fn write_all(mut file: &File, batch: &[Bytes]) -> io::Result<()> {
+    let mut slices: Vec<IoSlice<'_>> = batch.iter().map(|bytes| IoSlice::new(bytes)).collect();
+    let mut left = &mut slices[..];
+    while !left.is_empty() {
+        match file.write_vectored(left) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => IoSlice::advance_slices(&mut left, written),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
