@@ -243,6 +243,9 @@ pub struct Staging {
     pub state: StagingState,
     /// Rises with every change of `state`.
     pub state_seq: u64,
+    /// How often it has been `ready` so far; the next readiness receipt carries this plus one.
+    #[serde(default)]
+    pub ready_seq: u64,
     /// The lease's epoch; 0 without one.
     pub epoch: u64,
     pub bytes_total: u64,
@@ -353,7 +356,8 @@ pub struct Welcome {
 pub struct Work {
     pub seq: String,
     pub stagings: Vec<WorkStaging>,
-    /// Leases that ended: outputs to bring back, then the directory goes.
+    /// Stagings that ended (lease released, or cancelled): outputs to bring back, then the directory goes, then a report of
+    /// state `released`, which takes it off this list. Outputs still due by then count as missing.
     pub returns: Vec<WorkReturn>,
 }
 
@@ -373,7 +377,8 @@ pub struct WorkReturn {
     pub outputs: Vec<String>,
 }
 
-/// What the agent did. Fenced by `epoch`: a report of an older lease is `409 fenced`.
+/// Where the node stands. Fenced by `epoch`: a report of an older lease is `409 fenced`. May be said again, and may skip states. A node is
+/// `unready` before it may be anything else after `ready`.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StagingReport {
@@ -387,7 +392,7 @@ pub struct StagingReport {
     pub sources: Sources,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// With `ready`: DSSE envelope signed by the agent's key.
+    /// With `ready`: DSSE envelope (`domain::receipt`) signed by the agent's key, `ready_seq` one above the staging's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub receipt: Option<serde_json::Value>,

@@ -1,1 +1,8 @@
-//! The `domain` room.
+//! The rules of the business: what may follow what, and what is refused.
+//!
+//! Pure: no async, no files, no network, no clock, no log. Facts go in, decisions come out; `app` reads the one and carries out
+//! the other in one transaction.
+
+pub mod lease;
+pub mod output;
+pub mod staging;

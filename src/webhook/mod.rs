@@ -1,0 +1,260 @@
+//! The door to callbacks: one signed POST to one address that was judged before it was connected to.
+//!
+//! Signed by Standard Webhooks (`v1`, HMAC-SHA256), no redirects, no proxies from the environment, bounded in time. The name is resolved once, every
+//! address is judged as a number ([`address`]), and the connection goes to what was judged, so that a name that changes its mind gains nothing. Says how
+//! a delivery went; when to try again is decided elsewhere.
+
+pub mod address;
+
+use address::{Network, is_public};
+use data_encoding::BASE64;
+use http::header::RETRY_AFTER;
+use jiff::Timestamp;
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+use url::{Host, Url};
+
+/// Longest callback URL.
+pub const MAX_URL: usize = 2048;
+/// The receiver has this long for a whole exchange.
+pub const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Why a URL is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("the callback URL cannot be read; give `https://HOST/PATH`, {MAX_URL} bytes at most")]
+    NotAUrl,
+    #[error("the callback URL's scheme is `{0}`; use https")]
+    Scheme(String),
+    #[error("the callback URL holds a user name or password; the signature is what proves us")]
+    Credentials,
+    #[error("plain http to `{0}` is not allowed; use https, or let the operator list its network in `callbacks.allow`")]
+    PlainHttp(String),
+    #[error(
+        "`{host}` is `{address}`, which is not a public address; the operator may list its network in `callbacks.allow`"
+    )]
+    Forbidden { host: String, address: IpAddr },
+    #[error("the name `{0}` has no address")]
+    NoAddress(String),
+    #[error("cannot set up an HTTP client")]
+    Client(#[source] reqwest::Error),
+}
+
+/// How one attempt went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// Answered 2xx.
+    Delivered,
+    /// Answered 410: this receiver wants nothing more.
+    Gone,
+    Failed {
+        /// For people; no secrets, no URL query.
+        reason: String,
+        /// What the receiver asked for.
+        retry_after: Option<Duration>,
+    },
+}
+
+/// One attempt to deliver.
+#[derive(Debug, Clone, Copy)]
+pub struct Attempt<'a> {
+    pub url: &'a str,
+    /// The raw secret, not its `whsec_` form.
+    pub secret: &'a [u8],
+    /// The event's id, the same in every attempt.
+    pub id: &'a str,
+    pub now: Timestamp,
+    pub content_type: &'a str,
+    pub body: &'a [u8],
+}
+
+/// Sends callbacks. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Webhooks {
+    https: reqwest::Client,
+    http: reqwest::Client,
+    allow: Arc<[Network]>,
+}
+
+/// Answers which addresses a name has.
+#[async_trait::async_trait]
+pub trait Lookup: Send + Sync + std::fmt::Debug {
+    async fn lookup(&self, name: &str) -> std::io::Result<Vec<IpAddr>>;
+}
+
+/// The system's resolver.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SystemLookup;
+
+#[async_trait::async_trait]
+impl Lookup for SystemLookup {
+    async fn lookup(&self, name: &str) -> std::io::Result<Vec<IpAddr>> {
+        Ok(tokio::net::lookup_host((name, 0)).await?.map(|address| address.ip()).collect())
+    }
+}
+
+impl Webhooks {
+    /// `allow`: networks that may be reached though they are not public, and by plain http.
+    pub fn new(allow: Vec<Network>, lookup: Arc<dyn Lookup>) -> Result<Self, Error> {
+        let allow: Arc<[Network]> = allow.into();
+        let client = |plain| {
+            let guard = Guard { allow: allow.clone(), plain, lookup: lookup.clone() };
+            reqwest::Client::builder()
+                .dns_resolver(Arc::new(guard))
+                .redirect(reqwest::redirect::Policy::none())
+                .no_proxy()
+                .timeout(TIMEOUT)
+                .connect_timeout(TIMEOUT / 2)
+                .pool_max_idle_per_host(1)
+                .pool_idle_timeout(Duration::from_secs(10))
+                .user_agent(concat!("dray/", env!("CARGO_PKG_VERSION")))
+                .build()
+                .map_err(Error::Client)
+        };
+        Ok(Self { https: client(Plain::No)?, http: client(Plain::Yes)?, allow: allow.clone() })
+    }
+
+    /// Judges a URL as far as that goes without resolving its name: at submit, and again before every attempt.
+    pub fn check_url(&self, text: &str) -> Result<Url, Error> {
+        if text.len() > MAX_URL {
+            return Err(Error::NotAUrl);
+        }
+        let url = Url::parse(text).map_err(|_| Error::NotAUrl)?;
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err(Error::Credentials);
+        }
+        let plain = match url.scheme() {
+            "https" => Plain::No,
+            "http" => Plain::Yes,
+            other => return Err(Error::Scheme(other.to_owned())),
+        };
+        match url.host() {
+            Some(Host::Ipv4(address)) => judge(&self.allow, plain, &address.to_string(), IpAddr::V4(address))?,
+            Some(Host::Ipv6(address)) => judge(&self.allow, plain, &address.to_string(), IpAddr::V6(address))?,
+            Some(Host::Domain(name)) if plain == Plain::Yes && self.allow.is_empty() => {
+                return Err(Error::PlainHttp(name.to_owned()));
+            }
+            Some(Host::Domain(_)) => {}
+            None => return Err(Error::NotAUrl),
+        }
+        Ok(url)
+    }
+
+    /// Makes one attempt. Never an error: whatever goes wrong is a failed attempt.
+    pub async fn deliver(&self, attempt: Attempt<'_>) -> Outcome {
+        let failed = |reason: String| Outcome::Failed { reason, retry_after: None };
+        let url = match self.check_url(attempt.url) {
+            Ok(url) => url,
+            Err(error) => return failed(error.to_string()),
+        };
+        let client = if url.scheme() == "https" { &self.https } else { &self.http };
+        let timestamp = attempt.now.as_second();
+        let response = client
+            .post(url)
+            .header(http::header::CONTENT_TYPE, attempt.content_type)
+            .header("webhook-id", attempt.id)
+            .header("webhook-timestamp", timestamp)
+            .header("webhook-signature", sign(attempt.secret, attempt.id, timestamp, attempt.body))
+            .body(attempt.body.to_vec())
+            .send()
+            .await;
+        match response {
+            Ok(response) => judge_answer(&response, attempt.now),
+            Err(error) => failed(chain(&error.without_url())),
+        }
+    }
+}
+
+/// `v1,<base64>` over `{id}.{timestamp}.{body}`.
+pub fn sign(secret: &[u8], id: &str, timestamp: i64, body: &[u8]) -> String {
+    let key = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, secret);
+    let mut context = aws_lc_rs::hmac::Context::with_key(&key);
+    context.update(format!("{id}.{timestamp}.").as_bytes());
+    context.update(body);
+    format!("v1,{}", BASE64.encode(context.sign().as_ref()))
+}
+
+fn judge_answer(response: &reqwest::Response, now: Timestamp) -> Outcome {
+    let status = response.status();
+    if status.is_success() {
+        return Outcome::Delivered;
+    }
+    if status == http::StatusCode::GONE {
+        return Outcome::Gone;
+    }
+    let retry_after =
+        response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()).and_then(|text| wait_of(text, now));
+    let reason = if status.is_redirection() {
+        format!("answered {status}; redirects are not followed, give the final URL")
+    } else {
+        format!("answered {status}")
+    };
+    Outcome::Failed { reason, retry_after }
+}
+
+/// `Retry-After`: seconds or an HTTP date.
+fn wait_of(text: &str, now: Timestamp) -> Option<Duration> {
+    if let Ok(seconds) = text.trim().parse::<u32>() {
+        return Some(Duration::from_secs(seconds.into()));
+    }
+    let at = jiff::fmt::rfc2822::parse(text.trim()).ok()?.timestamp();
+    Duration::try_from(at.duration_since(now)).ok()
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(inner) = source {
+        text = format!("{text}: {inner}");
+        source = inner.source();
+    }
+    text.chars().filter(|c| !c.is_control()).take(500).collect()
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Plain {
+    No,
+    Yes,
+}
+
+fn judge(allow: &[Network], plain: Plain, host: &str, address: IpAddr) -> Result<(), Error> {
+    if allow.iter().any(|network| network.contains(address)) {
+        return Ok(());
+    }
+    if !is_public(address) {
+        return Err(Error::Forbidden { host: host.to_owned(), address });
+    }
+    match plain {
+        Plain::No => Ok(()),
+        Plain::Yes => Err(Error::PlainHttp(host.to_owned())),
+    }
+}
+
+/// Resolves names for the client and lets only judged addresses through; one bad address among several refuses the name.
+#[derive(Debug)]
+struct Guard {
+    allow: Arc<[Network]>,
+    plain: Plain,
+    lookup: Arc<dyn Lookup>,
+}
+
+impl Resolve for Guard {
+    fn resolve(&self, name: Name) -> Resolving {
+        let (allow, plain, lookup) = (self.allow.clone(), self.plain, self.lookup.clone());
+        Box::pin(async move {
+            let addresses = lookup.lookup(name.as_str()).await?;
+            if addresses.is_empty() {
+                return Err(Error::NoAddress(name.as_str().to_owned()).into());
+            }
+            for address in &addresses {
+                judge(&allow, plain, name.as_str(), *address)?;
+            }
+            Ok(Box::new(addresses.into_iter().map(|address| SocketAddr::new(address, 0))) as Addrs)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;
