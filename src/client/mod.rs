@@ -4,11 +4,16 @@
 
 mod address;
 pub mod api;
+mod context;
 mod error;
+pub mod progress;
+pub mod push;
+pub mod rate;
 mod retry;
 pub mod transfer;
 
 #[cfg(test)]
 mod tests;
 
+pub use context::{Context, TransferError};
 pub use error::{Error, Exit};

@@ -1,0 +1,114 @@
+//! Push: a directory, a file or several become the next version of a dataset.
+//!
+//! The way of the bytes: walk and large-file reads on one thread, small files, hashing and compression on the workers,
+//! decisions and packing in order on one thread, PUTs as async tasks. Every queue has a bound, so memory follows the
+//! options and never the tree. Nothing local is needed to resume: what the service acknowledged is found again by asking it.
+
+use crate::api::uploads::OutputOf;
+use crate::client::rate::Limit;
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// What to push, where to, and within which bounds.
+#[derive(Debug, Clone)]
+pub struct PushOptions {
+    /// Dataset's name, `warehouse/aisle-cams`.
+    pub dataset: String,
+    /// One directory (its contents become the root), one file, or several of either by base name.
+    pub paths: Vec<PathBuf>,
+    /// Patterns in gitignore syntax, relative to the root; on top of `.drayignore` files.
+    pub exclude: Vec<String>,
+    /// When not empty, only files that match one of these globs (relative to the root), and the directories above them.
+    pub include: Vec<String>,
+    /// Most memory the push may use, bytes.
+    pub memory: u64,
+    pub limit: Limit,
+    /// Where stat caches live; none = no stat cache.
+    pub cache_dir: Option<PathBuf>,
+    /// Names the service in the stat cache's key, since equal roots may go to several.
+    pub cache_scope: String,
+    /// Where the tree and the layout are spooled; the system's place for temporary files by default.
+    pub temp_dir: Option<PathBuf>,
+    /// Read every file again, whatever the stat cache says.
+    pub rehash: bool,
+    /// Read and count, send nothing.
+    pub dry_run: bool,
+    /// Commit nothing when an item failed; what was sent stays for the next run.
+    pub all_or_nothing: bool,
+    /// Set by the agent for a declared output.
+    pub output: Option<OutputOf>,
+}
+
+impl PushOptions {
+    /// Default of `--memory`.
+    pub const MEMORY: u64 = 256 << 20;
+
+    /// A plain push of `paths` to `dataset`: no limit, no stat cache.
+    pub fn new(dataset: impl Into<String>, paths: Vec<PathBuf>) -> Self {
+        Self {
+            dataset: dataset.into(),
+            paths,
+            exclude: Vec::new(),
+            include: Vec::new(),
+            memory: Self::MEMORY,
+            limit: Limit::None,
+            cache_dir: None,
+            cache_scope: String::new(),
+            temp_dir: None,
+            rehash: false,
+            dry_run: false,
+            all_or_nothing: false,
+            output: None,
+        }
+    }
+}
+
+/// One entry that did not go along, and why. Paths are escaped for people and logs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Item {
+    pub path: String,
+    /// Base64 of the path's bytes where it is not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path_b64: Option<String>,
+    /// A stable word, for example `fifo`, `permission_denied`, `changed`, `vanished`.
+    pub reason: String,
+}
+
+/// The `push` document of the command line, field for field.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct PushReport {
+    /// `warehouse/aisle-cams@v3`; absent after a dry run.
+    #[serde(rename = "ref")]
+    pub reference: Option<String>,
+    pub version: Option<String>,
+    /// Tree digest.
+    pub digest: String,
+    pub files: u64,
+    pub dirs: u64,
+    pub symlinks: u64,
+    /// Logical bytes of the tree.
+    pub bytes: u64,
+    pub chunks: u64,
+    /// Request body bytes of packs, tree and layout, retries included.
+    pub sent_bytes: u64,
+    /// Bytes of the packs this push added.
+    pub stored_bytes: u64,
+    /// Logical bytes that were there already.
+    pub reused_bytes: u64,
+    /// At most [`PushReport::MAX_ITEMS`]; the counts say how many there were.
+    pub skipped: Vec<Item>,
+    pub failed: Vec<Item>,
+    pub incomplete: bool,
+    pub seconds: f64,
+    pub skipped_count: u64,
+    pub failed_count: u64,
+    /// The tree equals the newest version's: no new version was made.
+    pub unchanged: bool,
+    pub dry_run: bool,
+    pub warnings: Vec<String>,
+}
+
+impl PushReport {
+    /// Longest list of skipped, of failed, and of warned-about entries that is kept.
+    pub const MAX_ITEMS: usize = 10_000;
+}
