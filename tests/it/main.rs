@@ -1,0 +1,5 @@
+//! All tests that need more than one room: one binary, a file per road.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod fault_proxy;
+mod support;

@@ -1,0 +1,47 @@
+//! What the tests share: the real servers they run against, and a proxy that breaks connections to order.
+#![allow(dead_code, reason = "each road uses its own part")]
+
+pub mod fault_proxy;
+
+/// The real S3 server the tests run against.
+#[derive(Debug, Clone)]
+pub struct S3 {
+    /// `http://127.0.0.1:8333`
+    pub endpoint: String,
+    pub access_key: String,
+    pub secret_key: String,
+    pub bucket: String,
+}
+
+/// The S3 server that `tests/run` starts; none, said loudly, where there is none. In CI that is a failure.
+pub fn s3() -> Option<S3> {
+    let endpoint = service("DRAY_TEST_S3_ENDPOINT")?;
+    let or = |name: &str, default: &str| env(name).unwrap_or_else(|| default.to_owned());
+    Some(S3 {
+        endpoint,
+        access_key: or("DRAY_TEST_S3_ACCESS_KEY", "testaccess"),
+        secret_key: or("DRAY_TEST_S3_SECRET_KEY", "testsecretkey12345"),
+        bucket: or("DRAY_TEST_S3_BUCKET", "stage"),
+    })
+}
+
+/// The URL of the Postgres server that `tests/run` starts, as [`s3`].
+pub fn postgres() -> Option<String> {
+    service("DRAY_TEST_PG")
+}
+
+fn service(name: &str) -> Option<String> {
+    let found = env(name);
+    if found.is_none() {
+        assert!(env("CI").is_none(), "`{name}` is not set: in CI nothing is skipped, run the tests by `tests/run`");
+        eprintln!(
+            "SKIPPED: `{name}` is not set, so this test ran against no real server; run the tests by `tests/run`"
+        );
+    }
+    found
+}
+
+#[expect(clippy::disallowed_methods, reason = "where the test servers are is told by the environment only")]
+fn env(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
