@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::db;
+use crate::{db, store};
 
 /// What shall the caller do?
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +25,8 @@ pub enum Kind {
     Expired,
     /// Send less.
     TooLarge,
+    /// Send faster, or on a new connection.
+    TimedOut,
     /// Wait, then send again.
     TooMany,
     /// Send again shortly.
@@ -108,6 +110,11 @@ impl Error {
         Self::new(INVALID, format!("`{field}`: {what}"), hint).with_data(serde_json::json!({ "field": field }))
     }
 
+    /// A name that is taken becomes the caller's conflict; any other failure of the database stays what it is.
+    pub fn on_taken(error: db::Error, code: Code, detail: impl FnOnce() -> String, hint: &str) -> Self {
+        if error.is_taken() { Self::new(code, detail(), hint).with_source(error) } else { error.into() }
+    }
+
     /// The caller's role does not allow it.
     pub fn denied(detail: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::new(DENIED, detail, hint)
@@ -138,6 +145,39 @@ impl From<db::Error> for Error {
             .with_source(error);
         }
         Self::internal("the database did not do what it should").with_source(error)
+    }
+}
+
+pub const STORE_FULL: Code = Code::new(Kind::Unavailable, "store_full", "the store has no space left");
+pub const CORRUPT: Code = Code::new(Kind::Corrupt, "corrupt", "stored bytes are not what they should be");
+
+impl From<store::Error> for Error {
+    fn from(error: store::Error) -> Self {
+        use store::Error as E;
+        let later = Duration::from_secs(5);
+        match error {
+            E::NoSpace => {
+                let hint = "tell the operator of the service to free or add space, then send the same again";
+                Self::new(STORE_FULL, "nothing was written", hint)
+                    .retry_after(Duration::from_secs(60))
+                    .with_source(error)
+            }
+            E::Unavailable { .. } | E::Disk { .. } => {
+                let hint = "send the same request again shortly, with the same Idempotency-Key";
+                Self::new(UNAVAILABLE, "the store does not answer as it should", hint)
+                    .retry_after(later)
+                    .with_source(error)
+            }
+            E::Denied { .. } | E::ClockSkew { .. } => {
+                let hint = "tell the operator: the service's log says why, `dray store check` shows more";
+                Self::new(UNAVAILABLE, "the store refuses the service", hint).retry_after(later).with_source(error)
+            }
+            E::Corrupt { .. } => {
+                let hint = "nothing wrong was handed out; tell the operator, and push the data again if you have it";
+                Self::new(CORRUPT, "an object of the store is damaged", hint).with_source(error)
+            }
+            _ => Self::internal("the store did not do what it should").with_source(error),
+        }
     }
 }
 

@@ -35,7 +35,7 @@ impl App {
             let detail = format!("the key was first used for another body of `{}`", earlier.route);
             return Err(Error::new(MISMATCH, detail, "use a new Idempotency-Key for a new request"));
         }
-        let answer = self.unseal_answer(&earlier.answer)?;
+        let answer = self.keys.open_sealed(&context(team, key), &earlier.answer)?;
         serde_json::from_slice(&answer)
             .map(Some)
             .map_err(|error| Error::internal("a remembered answer cannot be read").with_source(error))
@@ -52,16 +52,15 @@ impl App {
         let Some(key) = &call.key else { return Ok(()) };
         let json = serde_json::to_vec(answer)
             .map_err(|error| Error::internal("an answer cannot be written as JSON").with_source(error))?;
-        let row =
-            idempotency::Answered { route: call.route.clone(), digest: call.digest, answer: self.seal_answer(&json)? };
+        let row = idempotency::Answered {
+            route: call.route.clone(),
+            digest: call.digest,
+            answer: self.keys.seal(&*self.ids, &context(team, key), &json),
+        };
         Ok(idempotency::insert(tx, team, key, &row, self.clock.now()).await?)
     }
+}
 
-    fn seal_answer(&self, json: &[u8]) -> Result<Vec<u8>, Error> {
-        Ok(json.to_vec())
-    }
-
-    fn unseal_answer(&self, sealed: &[u8]) -> Result<Vec<u8>, Error> {
-        Ok(sealed.to_vec())
-    }
+fn context(team: Uuid, key: &str) -> String {
+    format!("answer {team} {key}")
 }

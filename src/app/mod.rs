@@ -6,6 +6,9 @@
 
 mod error;
 mod idempotency;
+pub mod keys;
+mod nodes;
+mod page;
 pub mod teams;
 pub mod tokens;
 
@@ -15,16 +18,23 @@ use uuid::Uuid;
 
 use crate::api::teams::Role;
 use crate::clock::{Clock, Ids};
+use crate::config::Settings;
 use crate::db::Db;
+use crate::store::Store;
 
 pub use error::{Code, Error, Kind};
+pub use keys::Keys;
+pub use page::Paging;
 
 /// Everything a use case needs, shared by all requests and all background work.
 #[derive(Debug)]
 pub struct App {
     pub db: Db,
+    pub store: Store,
     pub clock: Arc<dyn Clock>,
     pub ids: Arc<dyn Ids>,
+    pub settings: Settings,
+    pub keys: Keys,
 }
 
 /// Whoever calls, proven by a token. Everything a use case reads or changes belongs to `team`.

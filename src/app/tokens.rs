@@ -1,11 +1,16 @@
 //! Tokens: made, shown once, found again by their hash, revoked.
 
+use data_encoding::BASE64URL_NOPAD;
+use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::error::{Code, Error, Kind};
-use super::{App, Caller, CallerNode};
-use crate::api::teams::Role;
-use crate::db::tokens;
+use super::page::Paging;
+use super::teams::DEFAULT_TEAM;
+use super::{App, Caller, CallerNode, Idempotency};
+use crate::api::teams::{CreateToken, CreatedToken, Page, PageQuery, Role, TokenInfo};
+use crate::db::{Tx, teams, tokens};
+use crate::transaction;
 
 /// Begins every token, so that scanners of leaked secrets know one when they see it.
 pub const TOKEN_PREFIX: &str = "dray_";
@@ -34,6 +39,125 @@ impl App {
         let node = bearer.node.map(|(id, name)| CallerNode { id, name });
         Ok(Caller { team: bearer.team, team_name: bearer.team_name, role, token_id: bearer.id, node })
     }
+
+    /// Makes a token. Only the operator may name another team; a node's token comes with its node.
+    pub async fn create_token(
+        &self,
+        caller: &Caller,
+        wish: &CreateToken,
+        call: &Idempotency,
+    ) -> Result<CreatedToken, Error> {
+        if wish.role == Role::Node {
+            return Err(Error::invalid("role", "a node's token is made with its node", "use `dray node add NAME`"));
+        }
+        if wish.label.as_deref().is_some_and(|label| label.len() > 200 || label.chars().any(char::is_control)) {
+            return Err(Error::invalid("label", "longer than 200 bytes, or with control characters", "shorten it"));
+        }
+        let now = self.clock.now();
+        let expires_at = wish.expires_at.as_deref().map(|text| parse_end(text, now)).transpose()?;
+        let secret = self.new_token();
+        let id = self.ids.uuid();
+        transaction!(self.db, |tx| {
+            if let Some(earlier) = self.replay(tx, caller.team, call).await? {
+                return Ok(earlier);
+            }
+            let team = self.team_of_wish(tx, caller, wish.team.as_deref()).await?;
+            let row = tokens::NewToken {
+                id,
+                hash: hash(&secret),
+                team,
+                role: role_name(wish.role),
+                node: None,
+                label: wish.label.as_deref(),
+                created_at: now,
+                expires_at,
+            };
+            tokens::insert(tx, &row).await?;
+            let made = CreatedToken { id: id.to_string(), token: secret.clone(), role: wish.role };
+            self.remember(tx, caller.team, call, &made).await?;
+            Ok::<_, Error>(made)
+        })
+    }
+
+    async fn team_of_wish(&self, tx: &mut Tx, caller: &Caller, wished: Option<&str>) -> Result<Uuid, Error> {
+        let Some(name) = wished.filter(|name| *name != caller.team_name) else { return Ok(caller.team) };
+        if !caller.is_operator() {
+            let detail = "only an admin of team `default` makes tokens of another team";
+            return Err(Error::denied(detail, "leave `team` out, or ask the operator of the service"));
+        }
+        let missing = || Error::not_found("team", name.escape_debug(), "`dray team create` makes one");
+        Ok(teams::by_name(tx, name).await?.ok_or_else(missing)?.id)
+    }
+
+    pub async fn list_tokens(&self, caller: &Caller, query: &PageQuery) -> Result<Page<TokenInfo>, Error> {
+        let paging = Paging::new(query)?;
+        let after = Uuid::try_parse(&paging.after).ok();
+        let rows = tokens::page(&mut self.db.read().await?, caller.team, after, paging.rows()).await?;
+        let items = rows.into_iter().map(wire).collect::<Result<Vec<_>, _>>()?;
+        Ok(paging.page(items, |token| token.id.clone()))
+    }
+
+    /// Ends a token at once. Saying it twice is fine.
+    pub async fn revoke_token(&self, caller: &Caller, id: &str) -> Result<(), Error> {
+        let id = parse_id("token", id)?;
+        transaction!(self.db, |tx| {
+            if tokens::revoke(tx, caller.team, id, self.clock.now()).await? {
+                return Ok::<_, Error>(());
+            }
+            Err(Error::not_found("token", id, "`dray token list` shows the team's tokens"))
+        })
+    }
+
+    /// Sees to it that team `default` exists and that `known` is a valid token of its admin; otherwise answers a new one.
+    pub async fn ensure_admin(&self, known: Option<&str>) -> Result<Option<String>, Error> {
+        if let Some(known) = known
+            && self.authenticate(known).await.is_ok_and(|caller| caller.is_operator())
+        {
+            return Ok(None);
+        }
+        let (secret, now) = (self.new_token(), self.clock.now());
+        let (team, id) = (self.ids.uuid(), self.ids.uuid());
+        transaction!(self.db, |tx| {
+            teams::ensure(tx, team, DEFAULT_TEAM, now).await?;
+            let team = teams::by_name(tx, DEFAULT_TEAM).await?;
+            let team = team.ok_or_else(|| Error::internal("team `default` is gone"))?.id;
+            let row = tokens::NewToken {
+                id,
+                hash: hash(&secret),
+                team,
+                role: role_name(Role::Admin),
+                node: None,
+                label: Some("admin.token"),
+                created_at: now,
+                expires_at: None,
+            };
+            tokens::insert(tx, &row).await?;
+            Ok::<_, Error>(())
+        })?;
+        Ok(Some(secret))
+    }
+
+    pub(super) fn new_token(&self) -> String {
+        format!("{TOKEN_PREFIX}{}", BASE64URL_NOPAD.encode(&self.ids.secret()))
+    }
+}
+
+fn wire(token: tokens::Token) -> Result<TokenInfo, Error> {
+    Ok(TokenInfo {
+        id: token.id.to_string(),
+        role: parse_role(&token.role)?,
+        label: token.label,
+        node: token.node,
+        created_at: token.created_at.to_string(),
+        expires_at: token.expires_at.map(|at| at.to_string()),
+        revoked_at: token.revoked_at.map(|at| at.to_string()),
+    })
+}
+
+fn parse_end(text: &str, now: Timestamp) -> Result<Timestamp, Error> {
+    let hint = "write a future instant with an offset, like `2027-01-31T18:00:00Z`";
+    let end: Timestamp = text.parse().map_err(|_| Error::invalid("expires_at", "no RFC 3339 instant", hint))?;
+    if end <= now { Err(Error::invalid("expires_at", format!("{end} is over"), hint)) } else { Ok(end) }
 }
 
 pub(super) fn hash(token: &str) -> [u8; 32] {

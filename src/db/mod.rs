@@ -16,7 +16,10 @@
 
 mod error;
 pub mod idempotency;
+pub mod keys;
+pub mod meta;
 mod migrate;
+pub mod nodes;
 mod open;
 mod statements;
 pub mod teams;

@@ -29,8 +29,15 @@ macro_rules! statements {
 }
 
 /// One line per aggregate; `tests/it/layering.rs` sees to it that none is missing.
-const AGGREGATES: &[(&str, &[(&str, Sql)])] =
-    &[("idempotency", super::idempotency::q::ALL), ("teams", super::teams::q::ALL), ("tokens", super::tokens::q::ALL)];
+#[rustfmt::skip]
+const AGGREGATES: &[(&str, &[(&str, Sql)])] = &[
+    ("idempotency", super::idempotency::q::ALL),
+    ("keys", super::keys::q::ALL),
+    ("meta", super::meta::q::ALL),
+    ("nodes", super::nodes::q::ALL),
+    ("teams", super::teams::q::ALL),
+    ("tokens", super::tokens::q::ALL),
+];
 
 impl Db {
     /// Lets the engine parse and plan every statement; answers how many there are. Names the first that is refused.

@@ -66,6 +66,7 @@ fn status(kind: Kind) -> StatusCode {
         Kind::Denied => StatusCode::FORBIDDEN,
         Kind::Expired => StatusCode::GONE,
         Kind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        Kind::TimedOut => StatusCode::REQUEST_TIMEOUT,
         Kind::TooMany => StatusCode::TOO_MANY_REQUESTS,
         Kind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
         Kind::Corrupt | Kind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
