@@ -1,0 +1,15 @@
+//! The joined walk of a tree and its layout: two streams, one order, bounded memory.
+//!
+//! This is where the two are held against each other: every directory has its time, every regular file with bytes of
+//! its own has its place with equal digest and size, nothing else has a line, and both end together. Hard links need a
+//! second look, see [`HardLinks`].
+
+mod error;
+mod links;
+mod parent;
+mod walk;
+
+pub use error::{Error, MAX_GROUPS};
+pub use links::HardLinks;
+pub use parent::ParentCursor;
+pub use walk::{Merged, Pair, Summary};
