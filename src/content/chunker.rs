@@ -156,3 +156,6 @@ fn first_cut(data: &[u8]) -> usize {
 fn is_zero(bytes: &[u8]) -> bool {
     bytes.chunks(ZEROS.len()).all(|part| part == &ZEROS[..part.len()])
 }
+
+#[cfg(test)]
+mod tests;

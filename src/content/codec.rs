@@ -221,3 +221,6 @@ fn check_frame(stored: &[u8], raw_len: u32) -> Result<(), Error> {
 fn damaged(code: zstd_safe::ErrorCode) -> Error {
     Error::Damaged { detail: zstd_safe::get_error_name(code) }
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,6 +10,8 @@ pub mod chunker;
 pub mod codec;
 pub mod crc;
 pub mod digest;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod layout;
 mod lines;
 pub mod merge;
@@ -17,4 +19,6 @@ pub mod pack;
 pub mod path;
 pub mod plan;
 mod probe;
+#[cfg(test)]
+mod samples;
 pub mod tree;

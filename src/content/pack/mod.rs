@@ -16,6 +16,9 @@ mod entry;
 mod index;
 mod verify;
 
+#[cfg(test)]
+mod tests;
+
 pub use entry::{ChunkEntry, ChunkFault, Error, MAX_CHUNKS, PackId, verify_chunk};
 pub use index::{HEADER_BYTES, MAX_INDEX_BYTES, PackIndex, index_bytes};
 pub use verify::PackVerifier;
