@@ -5,12 +5,18 @@
 mod address;
 pub mod api;
 mod context;
+mod download;
 mod error;
+mod index;
 pub mod progress;
+pub mod pull;
 pub mod push;
 pub mod rate;
 mod retry;
+mod stat_cache;
 pub mod transfer;
+pub mod verify;
+pub mod walk;
 
 #[cfg(test)]
 mod tests;

@@ -6,6 +6,7 @@
 
 use serde::Serialize;
 use std::fmt::Debug;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -96,7 +97,8 @@ pub struct Meter {
     pub bytes: AtomicU64,
     pub files_total: AtomicU64,
     pub bytes_total: AtomicU64,
-    pub network_bytes: AtomicU64,
+    /// Shared with the HTTP client, which counts while it sends.
+    pub network_bytes: Arc<AtomicU64>,
     pub reused_bytes: AtomicU64,
     pub failed: AtomicU64,
     /// Sum of the counters when last looked at, and when that was (milliseconds since the start).
@@ -113,7 +115,7 @@ impl Default for Meter {
             bytes: AtomicU64::new(0),
             files_total: AtomicU64::new(0),
             bytes_total: AtomicU64::new(0),
-            network_bytes: AtomicU64::new(0),
+            network_bytes: Arc::default(),
             reused_bytes: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             seen: AtomicU64::new(0),
@@ -132,6 +134,13 @@ impl Meter {
 
     pub fn add(counter: &AtomicU64, amount: u64) {
         counter.fetch_add(amount, Ordering::Relaxed);
+    }
+
+    /// Counts what was done anew: another attempt begins. What went over the network stays.
+    pub fn restart(&self) {
+        for counter in [&self.files, &self.bytes, &self.reused_bytes, &self.failed] {
+            counter.store(0, Ordering::Relaxed);
+        }
     }
 
     pub fn elapsed(&self) -> Duration {

@@ -10,6 +10,14 @@
 //!
 //! Rates are bytes a second with `k`, `M`, `G` (powers of 1,000) or `Ki`, `Mi`, `Gi`. Times are the machine's local time.
 
+use super::transfer::Pace;
+use crate::clock::Clock;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::time::Instant;
+
 /// The limit of one transfer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Limit {
@@ -140,6 +148,70 @@ fn parse_span(text: &str) -> Result<(u16, u16), &'static str> {
     }
 }
 
+/// The bucket of one transfer; none where there is no limit.
+pub(super) fn pace(limit: &Limit, clock: &Arc<dyn Clock>) -> Option<Arc<dyn Pace>> {
+    if *limit == Limit::None {
+        return None;
+    }
+    let free_at = Arc::new(Mutex::new(Instant::now()));
+    Some(Arc::new(Bucket { limit: limit.clone(), clock: Arc::clone(clock), free_at }))
+}
+
+/// Gives out bytes one after the other: each grant is due when the bytes before it have had their time.
+#[derive(Debug)]
+struct Bucket {
+    limit: Limit,
+    clock: Arc<dyn Clock>,
+    /// When the next grant is due.
+    free_at: Arc<Mutex<Instant>>,
+}
+
+/// How often a timetable is looked at while it says to stand still.
+const LOOK: Duration = Duration::from_secs(10);
+
+impl Bucket {
+    /// Bytes a second now.
+    fn rate(limit: &Limit, clock: &dyn Clock) -> u64 {
+        match limit {
+            Limit::None => u64::MAX,
+            Limit::Fixed(rate) => *rate,
+            Limit::Schedule(table) => {
+                let now = clock.now().to_zoned_datetime(jiff::tz::TimeZone::system());
+                let weekday = u8::try_from(now.weekday().to_monday_zero_offset()).unwrap_or(0);
+                let minute = u16::try_from(i32::from(now.hour()) * 60 + i32::from(now.minute())).unwrap_or(0);
+                table.rate_at(weekday, minute)
+            }
+        }
+    }
+}
+
+impl Pace for Bucket {
+    fn grant(&self, bytes: usize) -> BoxFuture<'static, ()> {
+        let (limit, clock, free_at) = (self.limit.clone(), Arc::clone(&self.clock), Arc::clone(&self.free_at));
+        async move {
+            let rate = loop {
+                match Self::rate(&limit, &*clock) {
+                    0 => tokio::time::sleep(LOOK).await,
+                    rate => break rate,
+                }
+            };
+            if rate == u64::MAX {
+                return;
+            }
+            let time = Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64);
+            let due = {
+                let mut free_at = free_at.lock().unwrap_or_else(PoisonError::into_inner);
+                // What was not used in the past is not saved up.
+                let due = (*free_at).max(Instant::now());
+                *free_at = due + time;
+                due
+            };
+            tokio::time::sleep_until(due).await;
+        }
+        .boxed()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,6 +225,22 @@ mod tests {
         assert_eq!(table.rate_at(6, 24 * 60 - 1), 0);
         let wrapped = Timetable::parse("sat-mon 00:00-01:00 1Ki").expect("valid");
         assert_eq!([5, 6, 0, 1].map(|day| wrapped.rate_at(day, 30)), [1024, 1024, 1024, u64::MAX]);
+    }
+
+    #[tokio::test]
+    async fn streams_share_one_bucket() {
+        let clock: Arc<dyn Clock> = Arc::new(crate::clock::SystemClock);
+        assert!(pace(&Limit::None, &clock).is_none());
+        let pace = pace(&Limit::Fixed(1_000_000), &clock).expect("a limit");
+        let begin = Instant::now();
+        let stream = async || {
+            for _ in 0..10 {
+                pace.grant(10_000).await;
+            }
+        };
+        tokio::join!(stream(), stream());
+        let took = begin.elapsed();
+        assert!(took >= Duration::from_millis(185), "{took:?}");
     }
 
     #[test]

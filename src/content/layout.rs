@@ -18,7 +18,6 @@
 mod entry;
 mod line;
 mod reader;
-mod sums;
 mod writer;
 
 pub use entry::{
@@ -26,5 +25,4 @@ pub use entry::{
     same_place,
 };
 pub use reader::LayoutReader;
-pub use sums::Sums;
 pub use writer::LayoutWriter;

@@ -4,6 +4,25 @@
 //! decisions and packing in order on one thread, PUTs as async tasks. Every queue has a bound, so memory follows the
 //! options and never the tree. Nothing local is needed to resume: what the service acknowledged is found again by asking it.
 
+mod batch;
+mod catalog;
+mod commit;
+mod courier;
+mod decide;
+mod large;
+mod order;
+mod pack;
+mod parent;
+mod pipeline;
+mod place;
+mod record;
+mod run;
+mod source;
+mod spool;
+mod worker;
+
+pub use run::push;
+
 use crate::api::uploads::OutputOf;
 use crate::client::rate::Limit;
 use serde::Serialize;

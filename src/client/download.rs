@@ -1,0 +1,124 @@
+//! A version's tree and layout, fetched to unlinked temporary files and read back as streams.
+//!
+//! The documents stay compressed on disk. Their digests are checked when they were read to their ends, by who reads them; sizes
+//! are checked against the format's limits on the way, so that neither the disk nor the memory follows a lie.
+
+use super::Context;
+use super::context::TransferError;
+use super::transfer::Target;
+use crate::api::datasets::Version;
+use crate::client::api::route;
+use crate::content::codec::MAX_WINDOW;
+use crate::content::layout::MAX_LAYOUT_BYTES;
+use crate::content::merge::{Error, Merged};
+use crate::content::tree::MAX_TREE_BYTES;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Seek, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// An uncompressed document, read from its temporary file.
+pub(super) struct Text(BufReader<zstd::Decoder<'static, BufReader<Cursor>>>);
+
+impl Read for Text {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buffer)
+    }
+}
+
+impl BufRead for Text {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.0.fill_buf()
+    }
+
+    fn consume(&mut self, amount: usize) {
+        self.0.consume(amount);
+    }
+}
+
+impl fmt::Debug for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Text").finish_non_exhaustive()
+    }
+}
+
+/// Both documents of one version.
+#[derive(Debug, Clone)]
+pub(super) struct Fetched {
+    pub tree: Arc<File>,
+    pub layout: Arc<File>,
+}
+
+/// Reads a shared file from its beginning, without moving its cursor.
+#[derive(Debug)]
+pub(super) struct Cursor {
+    file: Arc<File>,
+    at: u64,
+}
+
+impl Read for Cursor {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read_at(buffer, self.at)?;
+        self.at += read as u64;
+        Ok(read)
+    }
+}
+
+/// Opens a compressed document.
+pub(super) fn text(file: &Arc<File>) -> io::Result<Text> {
+    let raw = BufReader::with_capacity(64 << 10, Cursor { file: Arc::clone(file), at: 0 });
+    let mut decoder = zstd::Decoder::with_buffer(raw)?;
+    decoder.window_log_max(MAX_WINDOW.ilog2())?;
+    Ok(Text(BufReader::with_capacity(128 << 10, decoder)))
+}
+
+impl Fetched {
+    /// Both streams from their beginnings, joined.
+    pub fn open(&self) -> Result<Merged<Text, Text>, Error> {
+        let tree = text(&self.tree).map_err(|error| Error::Tree(crate::content::tree::Error::Io(error)))?;
+        let layout = text(&self.layout).map_err(|error| Error::Layout(crate::content::layout::Error::Io(error)))?;
+        Merged::open(tree, layout)
+    }
+
+    /// The tree alone.
+    pub fn tree(&self) -> io::Result<impl BufRead + use<>> {
+        text(&self.tree)
+    }
+}
+
+/// An unlinked temporary file.
+pub(super) fn temporary(dir: Option<&Path>) -> Result<File, TransferError> {
+    let made = match dir {
+        Some(dir) => tempfile::tempfile_in(dir),
+        None => tempfile::tempfile(),
+    };
+    made.map_err(|source| TransferError::Local { path: dir.map_or_else(std::env::temp_dir, Path::to_owned), source })
+}
+
+/// Fetches both documents.
+pub(super) async fn fetch_tree_and_layout(
+    context: &Context,
+    version: &Version,
+    temp: Option<&Path>,
+) -> Result<Fetched, TransferError> {
+    let get = async |what: &'static str, limit: u64| {
+        let path = route(&["v1", "versions", &version.id, what], &[]);
+        let mut download = context.api.get_stream(Target::Service(&path), None).await?;
+        let mut file = temporary(temp)?;
+        while let Some(part) = download.next().await? {
+            if download.position() > limit {
+                let why = format!("it is longer than {limit} bytes");
+                return Err(TransferError::BadVersion { reference: version.reference.clone(), what, why });
+            }
+            file.write_all(&part)
+                .map_err(TransferError::local(temp.map_or_else(std::env::temp_dir, Path::to_owned)))?;
+        }
+        file.rewind().map_err(TransferError::local(std::env::temp_dir()))?;
+        Ok::<_, TransferError>(Arc::new(file))
+    };
+    let (tree, layout) =
+        futures::future::try_join(get("tree", MAX_TREE_BYTES), get("layout", MAX_LAYOUT_BYTES)).await?;
+    Ok(Fetched { tree, layout })
+}

@@ -1,0 +1,117 @@
+//! Pull: a version, or a file or subtree of it, is put at DEST: resumed, repaired, verified.
+//!
+//! Every file is written under a temporary name in its own directory and renamed when its whole-file digest was right, through
+//! directory handles that never follow a link below DEST. A file that differs is only replaced when a pull wrote it or the
+//! caller says so, and that is found out before anything is changed.
+
+use crate::client::push::Item;
+use crate::client::rate::Limit;
+use crate::content::digest::Digest;
+use crate::content::path::RelPath;
+use serde::Serialize;
+use std::fmt::Debug;
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Which part of the version.
+#[derive(Debug, Clone, Default)]
+pub struct Select {
+    /// This file or subtree, put *at* DEST.
+    pub path: Option<RelPath>,
+    /// Globs relative to the selected root; all when empty.
+    pub include: Vec<String>,
+    pub exclude: Vec<String>,
+    /// `(i, n)`, 1-based: files (hard-link groups together) are dealt round in tree order.
+    pub shard: Option<(u32, u32)>,
+}
+
+/// When a file counts as safely on the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Durability {
+    /// One `syncfs` at the end.
+    Batch,
+    /// Every file fsynced, dropped from the page cache and read back with its digest equal, before it gets its name.
+    ReadBack,
+}
+
+/// What to do with a symlink that points out of the tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OutsideLinks {
+    /// Restore it as text, as every other link.
+    Keep,
+    /// End with [`crate::client::TransferError::OutsideLinks`] before anything is written.
+    Refuse,
+}
+
+/// Whole files that are on this machine already. What it hands out is hashed while it is copied, never trusted.
+pub trait LocalFiles: Send + Sync + Debug {
+    fn open(&self, digest: &Digest, size: u64) -> Option<File>;
+}
+
+/// What to pull, where to, and how careful.
+#[derive(Debug, Clone)]
+pub struct PullOptions {
+    /// `warehouse/aisle-cams@v3`, `@latest` when no version is said; or a version's UUID.
+    pub reference: String,
+    pub select: Select,
+    pub dest: PathBuf,
+    /// Replace files that differ, whoever wrote them.
+    pub overwrite: bool,
+    /// Most memory the pull may use, bytes.
+    pub memory: u64,
+    pub limit: Limit,
+    /// Where pulls remember what they wrote; none = every existing file is read again and none counts as ours.
+    pub cache_dir: Option<PathBuf>,
+    pub temp_dir: Option<PathBuf>,
+    pub durability: Durability,
+    /// Permission bits that files and directories may keep.
+    pub mode_mask: u32,
+    pub outside_links: OutsideLinks,
+    pub local: Option<Arc<dyn LocalFiles>>,
+}
+
+impl PullOptions {
+    pub fn new(reference: impl Into<String>, dest: PathBuf) -> Self {
+        Self {
+            reference: reference.into(),
+            select: Select::default(),
+            dest,
+            overwrite: false,
+            memory: 256 << 20,
+            limit: Limit::None,
+            cache_dir: None,
+            temp_dir: None,
+            durability: Durability::Batch,
+            mode_mask: 0o777,
+            outside_links: OutsideLinks::Keep,
+            local: None,
+        }
+    }
+}
+
+/// The `pull` document of the command line, field for field.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct PullReport {
+    #[serde(rename = "ref")]
+    pub reference: String,
+    /// Tree digest of the version.
+    pub digest: String,
+    /// Tree digest of exactly what was selected, as it lies under DEST; equals `digest` when that is everything.
+    pub selected_digest: String,
+    pub files: u64,
+    pub dirs: u64,
+    pub symlinks: u64,
+    pub bytes: u64,
+    /// Bytes that came over the network for file contents.
+    pub fetched_bytes: u64,
+    /// Logical bytes that were at DEST already.
+    pub reused_bytes: u64,
+    /// Logical bytes from [`LocalFiles`].
+    pub local_bytes: u64,
+    pub failed: Vec<Item>,
+    pub failed_count: u64,
+    pub outside_links: u64,
+    pub seconds: f64,
+    pub warnings: Vec<String>,
+}

@@ -1,0 +1,293 @@
+//! Placing: chunks get their places in packs, files their lines, all in tree order.
+//!
+//! Chunks that were decided to be new are appended in the order of the decisions, so the serial number of a chunk tells its
+//! pack. A pack is sealed when it is full and waits here until it may be sent.
+
+use super::Item;
+use super::batch::{Batch, Chunk, Fate, FileFacts, Part, Slot, SmallFile, Unit};
+use super::catalog::{Catalog, Location};
+use super::decide::is_same;
+use super::pack::{Filling, Pool, Sealed, Shape};
+use super::parent::Parent;
+use super::record::Record;
+use super::source::cached_digest;
+use crate::client::context::TransferError;
+use crate::client::progress::Meter;
+use crate::content::crc::Crc32;
+use crate::content::digest::Digest;
+use crate::content::layout::{FileLayout, PROFILE, Segment};
+use crate::content::pack::ChunkEntry;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What was placed, for the report.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Sums {
+    pub stored_bytes: u64,
+    pub reused_bytes: u64,
+}
+
+/// A file whose parts come one after the other.
+#[derive(Debug)]
+struct OpenFile {
+    facts: FileFacts,
+    layout: FileLayout,
+}
+
+/// The placing end of the ordering thread.
+#[derive(Debug)]
+pub(super) struct Placing<'a> {
+    pub record: Record,
+    pub sums: Sums,
+    meter: &'a Meter,
+    parent: Option<&'a Parent>,
+    filling: Filling,
+    shape: Shape,
+    sealed: VecDeque<Sealed>,
+    /// Number of the pack being filled, and the serial number of its first chunk: one row a pack of this push.
+    packs: Vec<(u64, u32)>,
+    serial: u64,
+    large: Option<OpenFile>,
+}
+
+impl<'a> Placing<'a> {
+    pub fn new(record: Record, meter: &'a Meter, parent: Option<&'a Parent>, shape: Shape) -> Self {
+        Self {
+            record,
+            sums: Sums::default(),
+            meter,
+            parent,
+            filling: Filling::new(Arc::new(Pool::default())),
+            shape,
+            sealed: VecDeque::new(),
+            packs: Vec::new(),
+            serial: 0,
+            large: None,
+        }
+    }
+
+    /// A sealed pack waits to be sent: placing more would hold more memory.
+    pub fn is_waiting(&self) -> bool {
+        !self.sealed.is_empty()
+    }
+
+    /// Nothing is left to send.
+    pub fn is_empty(&self) -> bool {
+        self.sealed.is_empty() && self.filling.is_empty()
+    }
+
+    pub fn next_sealed(&mut self) -> Option<Sealed> {
+        self.sealed.pop_front()
+    }
+
+    /// Seals what is left; `false` when nothing is.
+    pub fn seal_last(&mut self) -> bool {
+        if self.filling.is_empty() {
+            return false;
+        }
+        self.seal();
+        true
+    }
+
+    pub fn acknowledged(&mut self, bytes: u64, took: Duration) {
+        self.shape.learn(bytes, took);
+    }
+
+    /// Places a decided batch and gives its buffer back.
+    pub fn place(&mut self, batch: Batch, catalog: &Catalog) -> Result<Slot, TransferError> {
+        let Batch { slot, units, frames, .. } = batch;
+        for unit in units {
+            self.unit(unit, &slot, &frames, catalog)?;
+        }
+        Ok(slot)
+    }
+
+    fn unit(&mut self, unit: Unit, slot: &Slot, frames: &[u8], catalog: &Catalog) -> Result<(), TransferError> {
+        let same = self.parent.is_some_and(|parent| is_same(&unit, parent, catalog));
+        match unit {
+            Unit::Dir { path, mode, mtime } => self.record.dir(path, mode, mtime),
+            Unit::Symlink { path, mtime, target } => self.record.symlink(path, mtime, target),
+            Unit::HardLink { path, first, last } => self.record.hard_link(self.meter, path, first, last),
+            Unit::Skipped(item) => {
+                self.record.skipped(item);
+                Ok(())
+            }
+            Unit::Failed(item) => {
+                self.record.failed(self.meter, item);
+                Ok(())
+            }
+            Unit::Cached(facts) => self.reuse(*facts),
+            Unit::Small(file) => match &file.outcome {
+                Err(reason) => {
+                    self.record.failed(self.meter, Item::new(file.facts.path.as_bytes(), reason));
+                    Ok(())
+                }
+                Ok(_) if same => self.reuse(file.facts),
+                Ok(hashed) => {
+                    let (digest, crc) = (hashed.digest, hashed.crc);
+                    let SmallFile { facts, parts, .. } = *file;
+                    let mut layout = empty_layout();
+                    self.parts(&mut layout, &parts, slot, frames, catalog)?;
+                    layout.crc = crc;
+                    self.finish(facts, layout, digest)
+                }
+            },
+            Unit::LargeStart(facts) => {
+                self.large = Some(OpenFile { facts: *facts, layout: empty_layout() });
+                Ok(())
+            }
+            Unit::LargeParts { parts, .. } => {
+                // Taken out and put back, since `self` is borrowed in between.
+                let began = self.large.take();
+                let mut file = began.ok_or(TransferError::Broken { what: "a part came before its file" })?;
+                self.parts(&mut file.layout, &parts, slot, frames, catalog)?;
+                self.large = Some(file);
+                Ok(())
+            }
+            Unit::LargeDropped => {
+                self.large = None;
+                Ok(())
+            }
+            Unit::LargeEnd { digest, .. } => match (self.large.take(), digest) {
+                (Some(file), Some(digest)) => self.finish(file.facts, file.layout, digest),
+                _ => Err(TransferError::Broken { what: "a large file ended that had not begun" }),
+            },
+        }
+    }
+
+    /// A file whose bytes are all where the parent's layout says.
+    fn reuse(&mut self, facts: FileFacts) -> Result<(), TransferError> {
+        let digest = cached_digest(&facts);
+        let layout = match (&facts.parent, self.parent) {
+            (Some(layout), Some(parent)) => {
+                let mut layout = FileLayout::clone(layout);
+                for segment in &mut layout.segments {
+                    segment.pack = match segment.pack {
+                        Some(pack) => {
+                            let id = parent.packs.get(pack as usize);
+                            let id = id.ok_or(TransferError::Broken { what: "a pack number without a pack" })?;
+                            Some(self.record.numbers.of(*id))
+                        }
+                        None => None,
+                    };
+                }
+                self.reused(
+                    layout.segments.iter().filter(|segment| segment.pack.is_some()).map(|segment| segment.raw).sum(),
+                );
+                Some(layout)
+            }
+            _ => None,
+        };
+        self.record.file(self.meter, &facts, digest, layout)
+    }
+
+    fn finish(&mut self, facts: FileFacts, mut layout: FileLayout, digest: Digest) -> Result<(), TransferError> {
+        layout.digest = digest;
+        if layout.size != facts.stamp.size {
+            return Err(TransferError::Broken { what: "a file's parts do not add up to its size" });
+        }
+        let layout = (layout.size > 0).then_some(layout);
+        self.record.file(self.meter, &facts, digest, layout)
+    }
+
+    /// Appends parts to a file's layout, and new chunks to the pack.
+    fn parts(
+        &mut self,
+        layout: &mut FileLayout,
+        parts: &[Part],
+        slot: &Slot,
+        frames: &[u8],
+        catalog: &Catalog,
+    ) -> Result<(), TransferError> {
+        for part in parts {
+            let (crc, segment) = match part {
+                Part::Hole(len) => (Crc32::zeros(*len), Segment { pack: None, first: 0, count: 0, raw: *len }),
+                Part::Chunk(chunk) => {
+                    let (pack, first) = self.chunk(chunk, slot, frames, catalog)?;
+                    (chunk.crc, Segment { pack: Some(pack), first, count: 1, raw: u64::from(chunk.len) })
+                }
+            };
+            layout.crc = layout.crc.combine(crc, segment.raw);
+            layout.size += segment.raw;
+            layout.push(segment);
+        }
+        Ok(())
+    }
+
+    /// The chunk's pack and index in it.
+    fn chunk(
+        &mut self,
+        chunk: &Chunk,
+        slot: &Slot,
+        frames: &[u8],
+        catalog: &Catalog,
+    ) -> Result<(u32, u32), TransferError> {
+        match chunk.fate {
+            Fate::Undecided => Err(TransferError::Broken { what: "a chunk was placed before it was decided about" }),
+            Fate::Known(Location::Remote { pack, index }) => {
+                self.reused(u64::from(chunk.len));
+                Ok((self.record.numbers.of(catalog.remote(pack)), index))
+            }
+            Fate::Known(Location::Own(serial)) => {
+                self.reused(u64::from(chunk.len));
+                let at = self.packs.partition_point(|(first, _)| *first <= serial).checked_sub(1);
+                let (first, number) = at
+                    .map(|at| self.packs[at])
+                    .filter(|_| serial < self.serial)
+                    .ok_or(TransferError::Broken { what: "a chunk was used before it was placed" })?;
+                let index = u32::try_from(serial - first).expect("a pack holds fewer than 4 billion chunks");
+                Ok((number, index))
+            }
+            Fate::New(stored) => {
+                if self.filling.is_full(u64::from(stored.len), self.shape.target()) {
+                    self.seal();
+                }
+                if self.filling.is_empty() {
+                    let number = self.record.numbers.open();
+                    self.packs.push((self.serial, number));
+                }
+                let (_, number) = *self.packs.last().expect("pushed above when the pack began");
+                let index = self.filling.chunks();
+                let entry = ChunkEntry {
+                    id: chunk.id,
+                    stored: stored.len,
+                    raw: chunk.len,
+                    crc: chunk.crc,
+                    codec: stored.codec,
+                };
+                let from = match stored.codec {
+                    crate::content::codec::Codec::Raw => &slot[..],
+                    crate::content::codec::Codec::Zstd => frames,
+                };
+                self.filling.append(entry, &from[stored.start as usize..stored.start as usize + stored.len as usize]);
+                self.serial += 1;
+                Ok((number, index))
+            }
+        }
+    }
+
+    fn seal(&mut self) {
+        let pack = self.filling.seal();
+        let (_, number) = *self.packs.last().expect("a pack that is not empty was begun");
+        self.record.numbers.close(number, pack.id);
+        self.sums.stored_bytes += pack.bytes;
+        self.sealed.push_back(pack);
+    }
+
+    fn reused(&mut self, bytes: u64) {
+        self.sums.reused_bytes += bytes;
+        Meter::add(&self.meter.reused_bytes, bytes);
+    }
+}
+
+fn empty_layout() -> FileLayout {
+    FileLayout {
+        digest: Digest::from_bytes([0; 32]),
+        size: 0,
+        crc: Crc32(0),
+        profile: PROFILE,
+        segments: Vec::new(),
+        sha256: None,
+    }
+}

@@ -1,0 +1,408 @@
+//! Walks the trees that are to be pushed, in tree order, in bounded memory.
+//!
+//! Everything is reached through directory handles and without following links, so a swap on the way cannot lead the walk
+//! out. Special files are never opened. What cannot be read is one failed item and never ends the walk. Paths that the user
+//! names are followed where they are links; nothing below them is.
+
+mod links;
+mod names;
+mod notes;
+mod roots;
+mod rules;
+#[cfg(test)]
+mod tests;
+
+pub use rules::Globs;
+
+use super::context::TransferError;
+use super::push::Item;
+use crate::content::path::{PathError, RelPath, escaped};
+use crate::content::tree::Time;
+use links::LinkTable;
+use names::{LEAST_BUDGET, Names};
+use notes::Notes;
+use roots::{Root, Top};
+use rules::{Rules, Verdict};
+use rustix::fd::OwnedFd;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::ffi::CString;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Bytes of names held in memory over all open directories, before a directory is sorted by spilling.
+const NAMES_BUDGET: usize = 16 << 20;
+
+/// How files are opened for reading: not through a link, and without waiting for a pipe's other end.
+pub(super) const READ: OFlags =
+    OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC).union(OFlags::NOCTTY);
+
+/// What to walk and what to leave out.
+#[derive(Debug, Clone, Default)]
+pub struct WalkOptions {
+    pub paths: Vec<PathBuf>,
+    /// Gitignore syntax, relative to the root.
+    pub exclude: Vec<String>,
+    /// Globs; when there are any, only what matches one and the directories above.
+    pub include: Vec<String>,
+    pub temp_dir: Option<PathBuf>,
+}
+
+/// Where an entry can be opened: a directory and a name in it.
+#[derive(Debug, Clone)]
+pub struct Place {
+    pub dir: Arc<OwnedFd>,
+    pub name: CString,
+}
+
+/// What tells whether a file is still the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stamp {
+    pub dev: u64,
+    pub ino: u64,
+    pub size: u64,
+    pub mtime: Time,
+    pub ctime: Time,
+}
+
+impl Stamp {
+    #[expect(clippy::unnecessary_cast, reason = "the fields' types differ between architectures")]
+    pub fn of(stat: &Stat) -> Self {
+        let time = |seconds, nanos: u64| Time { seconds, nanos: u32::try_from(nanos).unwrap_or(0) };
+        Self {
+            dev: stat.st_dev as u64,
+            ino: stat.st_ino as u64,
+            size: u64::try_from(stat.st_size).unwrap_or(0),
+            mtime: time(stat.st_mtime as i64, stat.st_mtime_nsec as u64),
+            ctime: time(stat.st_ctime as i64, stat.st_ctime_nsec as u64),
+        }
+    }
+}
+
+/// What an entry is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum What {
+    Dir,
+    /// `leads` = it has more names, which may follow.
+    File {
+        leads: bool,
+    },
+    /// A further name of the file at `first`, which came before; `last` = all its names were met.
+    HardLink {
+        first: RelPath,
+        last: bool,
+    },
+    /// With its target.
+    Symlink(Vec<u8>),
+}
+
+/// One entry of the tree.
+#[derive(Debug, Clone)]
+pub struct Found {
+    pub path: RelPath,
+    pub place: Place,
+    pub stamp: Stamp,
+    /// Permission bits only.
+    pub mode: u32,
+    pub what: What,
+}
+
+/// One step of a walk.
+#[derive(Debug)]
+pub enum Step {
+    Found(Found),
+    /// Special files: named, never opened.
+    Skipped(Item),
+    /// Could not be looked at.
+    Failed(Item),
+}
+
+/// A walk. Call [`Walk::next`] until it gives `None`.
+#[derive(Debug)]
+pub struct Walk {
+    exclude: Rules,
+    include: Globs,
+    temp_dir: Option<PathBuf>,
+    roots: VecDeque<Root>,
+    open: Vec<Frame>,
+    ready: VecDeque<Step>,
+    /// Directories not given out yet, since nothing below them was (only with `include`).
+    waiting: Vec<Found>,
+    links: LinkTable,
+    notes: Notes,
+}
+
+/// A directory being walked.
+#[derive(Debug)]
+struct Frame {
+    dir: Arc<OwnedFd>,
+    /// `None` for the tree's root.
+    path: Option<RelPath>,
+    names: Names,
+    rules: Option<Rules>,
+}
+
+impl Walk {
+    /// Opens the roots; an unusable one is an error here, before anything is done.
+    pub fn open(options: &WalkOptions) -> Result<Self, TransferError> {
+        let mut walk = Self {
+            exclude: Rules::given(&options.exclude)?,
+            include: Globs::new(&options.include)?,
+            temp_dir: options.temp_dir.clone(),
+            roots: VecDeque::new(),
+            open: Vec::new(),
+            ready: VecDeque::new(),
+            waiting: Vec::new(),
+            links: LinkTable::default(),
+            notes: Notes::default(),
+        };
+        match roots::open(&options.paths)? {
+            Top::Contents(path, dir) => {
+                let names = Names::list(&dir, NAMES_BUDGET, walk.temp_dir.as_deref())
+                    .map_err(|source| TransferError::Source { path, source })?;
+                walk.enter(Arc::new(dir), None, names);
+            }
+            Top::Names(roots) => walk.roots = roots,
+        }
+        Ok(walk)
+    }
+
+    /// The next entry, in tree order.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "a step is taken on purpose; no adaptor fits a walk with a summary"
+    )]
+    pub fn next(&mut self) -> Option<Step> {
+        loop {
+            if let Some(step) = self.ready.pop_front() {
+                return Some(step);
+            }
+            let Some(frame) = self.open.last_mut() else {
+                let root = self.roots.pop_front()?;
+                self.look(root.path, Place { dir: root.dir, name: root.name });
+                continue;
+            };
+            match frame.names.next() {
+                Ok(Some(name)) => {
+                    let dir = Arc::clone(&frame.dir);
+                    self.name(name, dir);
+                }
+                Ok(None) => {
+                    let frame = self.open.pop().expect("it was the last a moment ago");
+                    self.waiting.pop_if(|dir| Some(&dir.path) == frame.path.as_ref());
+                }
+                Err(error) => {
+                    let path = frame.path.as_ref().map_or(&b"."[..], RelPath::as_bytes);
+                    self.ready.push_back(Step::Failed(Item::new(path, &reason(&error))));
+                    self.open.pop();
+                }
+            }
+        }
+    }
+
+    /// Remarks for people, once the walk is over.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        self.notes.tell(&mut warnings);
+        if self.links.overflowed() > 0 {
+            let count = self.links.overflowed();
+            warnings.push(format!(
+                "{count} hard links were stored as files of their own: too many groups are open at once"
+            ));
+        }
+        warnings
+    }
+
+    fn name(&mut self, name: Vec<u8>, dir: Arc<OwnedFd>) {
+        let parent = self.open.last().and_then(|frame| frame.path.as_ref());
+        let path = match below(parent, &name) {
+            Ok(path) => path,
+            Err(error) => {
+                let mut bytes = parent.map_or_else(Vec::new, |parent| [parent.as_bytes(), b"/"].concat());
+                bytes.extend_from_slice(&name);
+                self.ready.push_back(Step::Failed(Item::new(&bytes, path_reason(error))));
+                return;
+            }
+        };
+        let name = CString::new(name).expect("the kernel gives names without NUL");
+        self.look(path, Place { dir, name });
+    }
+
+    /// Looks at one entry and puts what it is into `ready`.
+    fn look(&mut self, path: RelPath, place: Place) {
+        let stat = match rustix::fs::statat(&place.dir, &place.name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => stat,
+            Err(error) => return self.fail(&path, error),
+        };
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        if self.is_left_out(&path, kind == FileType::Directory) {
+            return;
+        }
+        let is_dir = kind == FileType::Directory;
+        if !is_dir && !self.include.matches(path.as_bytes()) {
+            return;
+        }
+        let what = match kind {
+            FileType::RegularFile => {
+                let stamp = Stamp::of(&stat);
+                #[expect(clippy::unnecessary_cast, reason = "the field's type differs between architectures")]
+                self.links.meet((stamp.dev, stamp.ino), stat.st_nlink as u64, &path)
+            }
+            FileType::Directory => What::Dir,
+            FileType::Symlink => match rustix::fs::readlinkat(&place.dir, &place.name, Vec::new()) {
+                Ok(target) => What::Symlink(target.into_bytes()),
+                Err(error) => return self.fail(&path, error),
+            },
+            special => {
+                self.ready.push_back(Step::Skipped(Item::new(path.as_bytes(), special_reason(special))));
+                return;
+            }
+        };
+        self.notes.name(&path);
+        match &what {
+            What::Symlink(target) => self.notes.symlink(&path, target),
+            _ => self.notes.mode(&path, stat.st_mode),
+        }
+        let found = Found { path, place, stamp: Stamp::of(&stat), mode: stat.st_mode & 0o777, what };
+        if is_dir { self.descend(found) } else { self.give(found) }
+    }
+
+    fn give(&mut self, found: Found) {
+        for dir in self.waiting.drain(..) {
+            self.ready.push_back(Step::Found(dir));
+        }
+        self.ready.push_back(Step::Found(found));
+    }
+
+    /// Gives the directory out and opens it. One that cannot be read is an entry of the tree and a failed item.
+    fn descend(&mut self, found: Found) {
+        let (path, place, stamp) = (found.path.clone(), found.place.clone(), found.stamp);
+        if self.include.matches(found.path.as_bytes()) {
+            self.give(found);
+        } else {
+            self.waiting.push(found);
+        }
+        let flags = READ | OFlags::DIRECTORY;
+        let opened = rustix::fs::openat(&place.dir, &place.name, flags, Mode::empty()).and_then(|dir| {
+            let now = Stamp::of(&rustix::fs::fstat(&dir)?);
+            Ok((dir, (now.dev, now.ino) == (stamp.dev, stamp.ino)))
+        });
+        let dir = match opened {
+            Ok((dir, true)) => dir,
+            Ok((_, false)) => {
+                self.ready.push_back(Step::Failed(Item::new(path.as_bytes(), "changed")));
+                return;
+            }
+            Err(error) => return self.fail(&path, error),
+        };
+        let held: usize = self.open.iter().map(|frame| frame.names.held()).sum();
+        let budget = NAMES_BUDGET.saturating_sub(held).max(LEAST_BUDGET);
+        match Names::list(&dir, budget, self.temp_dir.as_deref()) {
+            Ok(names) => self.enter(Arc::new(dir), Some(path), names),
+            Err(error) => self.ready.push_back(Step::Failed(Item::new(path.as_bytes(), &reason(&error)))),
+        }
+    }
+
+    fn enter(&mut self, dir: Arc<OwnedFd>, path: Option<RelPath>, names: Names) {
+        let rules = match rules::read(&dir) {
+            Ok(None) => None,
+            Ok(Some((rules, bad))) => {
+                if let Ok(path) = below(path.as_ref(), rules::FILE)
+                    && !bad.is_empty()
+                {
+                    self.notes.bad_rule(&path);
+                }
+                Some(rules)
+            }
+            Err(error) => {
+                // Going on without its rules would send what the team meant to keep.
+                let file = below(path.as_ref(), rules::FILE).map_or_else(|_| rules::FILE.to_vec(), RelPath::into_bytes);
+                self.ready.push_back(Step::Failed(Item::new(&file, &reason(&error))));
+                return;
+            }
+        };
+        if let Some(arena) = names.in_memory() {
+            self.notes.siblings(path.as_ref(), arena);
+        }
+        self.open.push(Frame { dir, path, names, rules });
+    }
+
+    /// The command line's patterns decide first, then the nearest `.drayignore` that says anything.
+    fn is_left_out(&self, path: &RelPath, is_dir: bool) -> bool {
+        let bytes = path.as_bytes();
+        match self.exclude.say(bytes, is_dir) {
+            Verdict::Leave => return true,
+            Verdict::Take => return false,
+            Verdict::Silent => {}
+        }
+        for frame in self.open.iter().rev() {
+            let Some(rules) = &frame.rules else { continue };
+            let skip = frame.path.as_ref().map_or(0, |dir| dir.as_bytes().len() + 1);
+            match rules.say(&bytes[skip.min(bytes.len())..], is_dir) {
+                Verdict::Leave => return true,
+                Verdict::Take => return false,
+                Verdict::Silent => {}
+            }
+        }
+        false
+    }
+
+    fn fail(&mut self, path: &RelPath, error: Errno) {
+        self.ready.push_back(Step::Failed(Item::new(path.as_bytes(), &errno_reason(error))));
+    }
+}
+
+impl Item {
+    /// `path` is shown escaped, and given whole in base64 where it is not UTF-8.
+    pub fn new(path: &[u8], reason: &str) -> Self {
+        let path_b64 = std::str::from_utf8(path).is_err().then(|| data_encoding::BASE64.encode(path));
+        Self { path: escaped(path).to_string(), path_b64, reason: reason.to_owned() }
+    }
+}
+
+/// `name` in the directory `parent`; `None` is the root.
+fn below(parent: Option<&RelPath>, name: &[u8]) -> Result<RelPath, PathError> {
+    match parent {
+        Some(parent) => parent.join(name),
+        None => RelPath::parse(name),
+    }
+}
+
+/// A stable word for an error of the file system.
+pub(super) fn errno_reason(error: Errno) -> String {
+    match error {
+        Errno::ACCESS | Errno::PERM => "permission_denied".to_owned(),
+        Errno::NOENT | Errno::STALE => "vanished".to_owned(),
+        Errno::LOOP | Errno::NOTDIR => "changed".to_owned(),
+        Errno::IO => "io_error".to_owned(),
+        Errno::MFILE | Errno::NFILE => "too_many_open_files".to_owned(),
+        other => format!("errno_{}", other.raw_os_error()),
+    }
+}
+
+pub(super) fn reason(error: &std::io::Error) -> String {
+    match error.raw_os_error() {
+        Some(code) => errno_reason(Errno::from_raw_os_error(code)),
+        None => "io_error".to_owned(),
+    }
+}
+
+fn path_reason(error: PathError) -> &'static str {
+    match error {
+        PathError::NameTooLong { .. } => "name_too_long",
+        PathError::TooLong { .. } => "path_too_long",
+        PathError::TooDeep { .. } => "too_deep",
+        _ => "bad_path",
+    }
+}
+
+fn special_reason(kind: FileType) -> &'static str {
+    match kind {
+        FileType::Fifo => "fifo",
+        FileType::Socket => "socket",
+        FileType::CharacterDevice => "character_device",
+        FileType::BlockDevice => "block_device",
+        _ => "special_file",
+    }
+}
