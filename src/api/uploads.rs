@@ -68,6 +68,9 @@ pub struct Upload {
     pub offered_packs: u64,
     /// Largest pack the service takes.
     pub max_pack_bytes: u64,
+    /// The team takes portable trees only: names that every system can hold.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub portable_names: bool,
 }
 
 /// Chunk ids (hex) whose last byte's low 6 bits are 0; 4,096 at most.

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use crate::api::problem::Problem;
 use crate::{db, store};
 
 /// What shall the caller do?
@@ -17,6 +18,8 @@ pub enum Kind {
     Conflict,
     /// Correct the request.
     Invalid,
+    /// Send the bytes again: these are not what was announced.
+    Malformed,
     /// Present a valid token.
     Unauthenticated,
     /// Use a token with more rights.
@@ -35,6 +38,26 @@ pub enum Kind {
     Corrupt,
     /// A bug of ours: report it.
     Internal,
+}
+
+impl Kind {
+    /// The HTTP status that says the same.
+    pub fn status(self) -> u16 {
+        match self {
+            Self::Malformed => 400,
+            Self::Unauthenticated => 401,
+            Self::Denied => 403,
+            Self::NotFound => 404,
+            Self::TimedOut => 408,
+            Self::Conflict => 409,
+            Self::Expired => 410,
+            Self::TooLarge => 413,
+            Self::Invalid => 422,
+            Self::TooMany => 429,
+            Self::Corrupt | Self::Internal => 500,
+            Self::Unavailable => 503,
+        }
+    }
 }
 
 /// A stable code with its kind and title. One constant per code: `const FENCED: Code = Code::new(Kind::Conflict, "fenced", "the epoch is not the current one")`.
@@ -93,6 +116,20 @@ impl Error {
 
     pub fn kind(&self) -> Kind {
         self.code.kind
+    }
+
+    /// The wire form; operations keep it as well.
+    pub fn problem(&self) -> Problem {
+        Problem {
+            kind: "about:blank".to_owned(),
+            code: self.code.code.to_owned(),
+            title: self.code.title.to_owned(),
+            status: self.kind().status(),
+            detail: self.detail.clone(),
+            hint: Some(self.hint.clone()),
+            request_id: None,
+            data: self.data.as_deref().cloned(),
+        }
     }
 
     /// The same request may succeed later.

@@ -4,13 +4,27 @@
 //! HTTP here, and no decision that `domain` could make. Whatever creates something takes an [`Idempotency`] and remembers its
 //! answer in the transaction that created it.
 
+mod access;
+pub mod body;
+mod check;
+pub mod commit;
+pub mod data;
 mod error;
+pub mod grants;
 mod idempotency;
 pub mod keys;
+pub mod known;
 mod nodes;
+pub mod objects;
 mod page;
+pub mod read;
+mod refs;
+pub mod seal;
+mod stored;
 pub mod teams;
 pub mod tokens;
+pub mod upload;
+pub mod versions;
 
 use std::sync::Arc;
 
@@ -35,6 +49,8 @@ pub struct App {
     pub ids: Arc<dyn Ids>,
     pub settings: Settings,
     pub keys: Keys,
+    /// Caches and locks of the push and read roads.
+    pub data: data::Data,
 }
 
 /// Whoever calls, proven by a token. Everything a use case reads or changes belongs to `team`.

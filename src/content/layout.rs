@@ -18,6 +18,7 @@
 mod entry;
 mod line;
 mod reader;
+mod sums;
 mod writer;
 
 pub use entry::{
@@ -25,4 +26,5 @@ pub use entry::{
     same_place,
 };
 pub use reader::LayoutReader;
+pub use sums::Sums;
 pub use writer::LayoutWriter;

@@ -5,11 +5,13 @@
 //! second look, see [`HardLinks`].
 
 mod error;
+mod leaders;
 mod links;
 mod parent;
 mod walk;
 
-pub use error::{Error, MAX_GROUPS};
+pub use error::{Error, MAX_GROUPS, MAX_HELD_BYTES};
+pub use leaders::Leaders;
 pub use links::HardLinks;
 pub use parent::ParentCursor;
 pub use walk::{Merged, Pair, Summary};

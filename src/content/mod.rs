@@ -4,6 +4,7 @@
 //! values, verdicts and typed errors back. Every parser in this room reads what strangers wrote, so it checks counts and lengths
 //! against the format's limits before it allocates, and never panics on bytes.
 
+pub mod archive;
 pub mod buffer;
 pub mod chunker;
 pub mod codec;
@@ -16,6 +17,7 @@ mod lines;
 pub mod merge;
 pub mod pack;
 pub mod path;
+pub mod plan;
 mod probe;
 #[cfg(test)]
 mod samples;

@@ -12,7 +12,8 @@ use super::error::Error;
 use super::{Db, Engine};
 
 /// Version, name, text; in order, one line each.
-const FILES: &[(i64, &str, &str)] = &[(1, "core", include_str!("migrations/0001_core.sql"))];
+const FILES: &[(i64, &str, &str)] =
+    &[(1, "core", include_str!("migrations/0001_core.sql")), (2, "data", include_str!("migrations/0002_data.sql"))];
 
 impl Db {
     /// Applies what is missing; replicas that start together wait for each other. A database that a newer release has

@@ -21,11 +21,15 @@ pub mod meta;
 mod migrate;
 pub mod nodes;
 mod open;
+pub mod operations;
+pub mod packs;
 mod statements;
 pub mod teams;
 pub mod tokens;
 mod tx;
+pub mod uploads;
 mod value;
+pub mod versions;
 mod wakeups;
 
 use std::time::Duration;

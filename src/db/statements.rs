@@ -28,6 +28,15 @@ macro_rules! statements {
     };
 }
 
+/// The list alone, for a `mod q` whose texts share a part by `concat!` and are declared one by one.
+#[macro_export]
+macro_rules! statement_list {
+    ($($name:ident),+ $(,)?) => {
+        /// All of the above, for [`Db::check_statements`](crate::db::Db::check_statements).
+        pub const ALL: &[(&str, $crate::db::Sql)] = &[$((stringify!($name), $name)),+];
+    };
+}
+
 /// One line per aggregate; `tests/it/layering.rs` sees to it that none is missing.
 #[rustfmt::skip]
 const AGGREGATES: &[(&str, &[(&str, Sql)])] = &[
@@ -35,8 +44,12 @@ const AGGREGATES: &[(&str, &[(&str, Sql)])] = &[
     ("keys", super::keys::q::ALL),
     ("meta", super::meta::q::ALL),
     ("nodes", super::nodes::q::ALL),
+    ("operations", super::operations::q::ALL),
+    ("packs", super::packs::q::ALL),
     ("teams", super::teams::q::ALL),
     ("tokens", super::tokens::q::ALL),
+    ("uploads", super::uploads::q::ALL),
+    ("versions", super::versions::q::ALL),
 ];
 
 impl Db {

@@ -149,6 +149,11 @@ impl Sql {
         let text: std::sync::Arc<str> = text.into();
         Self { sqlite: Text::Built(text.clone()), postgres: Text::Built(text) }
     }
+
+    /// [`split`](Self::split) for texts put together at run time; the same care as with [`built`](Self::built).
+    pub fn built_split(sqlite: String, postgres: String) -> Self {
+        Self { sqlite: Text::Built(sqlite.into()), postgres: Text::Built(postgres.into()) }
+    }
 }
 
 impl From<&'static str> for Sql {

@@ -3,6 +3,8 @@
 //! Pure: no async, no files, no network, no clock, no log. Facts go in, decisions come out; `app` reads the one and carries out
 //! the other in one transaction.
 
+pub mod id;
 pub mod lease;
 pub mod output;
 pub mod staging;
+pub mod version;

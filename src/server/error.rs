@@ -24,7 +24,7 @@ impl IntoResponse for Refusal {
         let error = self.0;
         let status = status(error.kind());
         log(&error, status);
-        let problem = problem(&error);
+        let problem = error.problem();
         let mut response = respond(&problem);
         if let Some(after) = error.retry_after {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(after.as_secs().max(1)));
@@ -37,20 +37,6 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// The wire form of an error; operations keep it as well.
-pub fn problem(error: &Error) -> Problem {
-    Problem {
-        kind: "about:blank".to_owned(),
-        code: error.code.code.to_owned(),
-        title: error.code.title.to_owned(),
-        status: status(error.kind()).as_u16(),
-        detail: error.detail.clone(),
-        hint: Some(error.hint.clone()),
-        request_id: None,
-        data: error.data.as_deref().cloned(),
-    }
-}
-
 pub(super) fn respond(problem: &Problem) -> Response {
     let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let body = serde_json::to_vec(problem).expect("a problem has string keys only");
@@ -58,19 +44,7 @@ pub(super) fn respond(problem: &Problem) -> Response {
 }
 
 fn status(kind: Kind) -> StatusCode {
-    match kind {
-        Kind::NotFound => StatusCode::NOT_FOUND,
-        Kind::Conflict => StatusCode::CONFLICT,
-        Kind::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
-        Kind::Unauthenticated => StatusCode::UNAUTHORIZED,
-        Kind::Denied => StatusCode::FORBIDDEN,
-        Kind::Expired => StatusCode::GONE,
-        Kind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-        Kind::TimedOut => StatusCode::REQUEST_TIMEOUT,
-        Kind::TooMany => StatusCode::TOO_MANY_REQUESTS,
-        Kind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
-        Kind::Corrupt | Kind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
-    }
+    StatusCode::from_u16(kind.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
 fn log(error: &Error, status: StatusCode) {

@@ -17,7 +17,7 @@ use utoipa_axum::routes;
 use crate::app::App;
 
 pub use auth::{Needs, TABLE};
-pub use error::{Refusal, problem};
+pub use error::Refusal;
 
 /// The head of the OpenAPI document.
 #[derive(OpenApi)]

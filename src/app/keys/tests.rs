@@ -75,7 +75,15 @@ async fn a_retired_key_stays_listed_and_verifies_what_it_signed() {
         ..Default::default()
     };
     let store = crate::store::Store::open(&store, clock.clone()).await.unwrap();
-    let app = App { db, store, clock: clock.clone(), ids: Arc::new(RandomIds), settings: Default::default(), keys };
+    let app = App {
+        db,
+        store,
+        clock: clock.clone(),
+        ids: Arc::new(RandomIds),
+        settings: Default::default(),
+        keys,
+        data: Default::default(),
+    };
     let old = app.keys.sign_receipt(b"said");
     clock.advance(std::time::Duration::from_secs(60));
     app.keys.rotate_receipt_key(&app).await.unwrap();

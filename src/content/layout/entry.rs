@@ -161,6 +161,8 @@ pub enum Fault {
     Chunks,
     #[error("a segment's bytes cannot come from so many chunks")]
     Raw,
+    #[error("its crc32 is not what its chunks and holes combine to")]
+    Crc,
     #[error("a hole is not made of whole aligned blocks")]
     Hole,
     #[error("two neighbouring segments should be one")]

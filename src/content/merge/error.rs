@@ -5,6 +5,8 @@ use super::super::layout;
 use super::super::path::RelPath;
 use super::super::tree;
 
+/// Most memory for the layouts of first files that are kept for their followers.
+pub const MAX_HELD_BYTES: usize = 32 << 20;
 /// Most groups of hard links in one tree: about 40 MB of claims.
 pub const MAX_GROUPS: usize = 1_000_000;
 
@@ -29,6 +31,8 @@ pub enum Error {
         "`{path}` is a hard link to `{target}`, which is no earlier file of its own with equal size, mode, time and digest"
     )]
     HardLink { path: RelPath, target: RelPath },
+    #[error("the places of all hard-linked files take more than {MAX_HELD_BYTES} bytes: choose tar, or a smaller part")]
+    TooManyHeld,
     #[error("the tree read for the second look is `{actual}`, not `{expected}`")]
     Changed { expected: Digest, actual: Digest },
     #[error("the tree has more than {MAX_GROUPS} groups of hard links: split the dataset")]
@@ -45,7 +49,7 @@ impl Error {
             Self::Disagree { .. } => "layout_mismatch",
             Self::HardLink { .. } => "bad_hardlink",
             Self::Changed { .. } => "tree_changed",
-            Self::TooManyGroups => "tree_too_large",
+            Self::TooManyGroups | Self::TooManyHeld => "tree_too_large",
         }
     }
 }

@@ -1,0 +1,73 @@
+//! A request's body as use cases see it: bytes as they come, never collected whole.
+//!
+//! The server brings it with its own limits of length and patience; this file only takes it in pieces that are worth a trip to
+//! the blocking pool, or drains it so that the sender hears the answer.
+
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::BoxStream;
+
+use super::error::{Code, Error, Kind};
+
+/// Bytes gathered before they are looked at.
+pub const BATCH_BYTES: usize = 1 << 20;
+/// Pieces gathered at most: a sender of many small ones pays with more batches, not with our memory.
+const BATCH_PIECES: usize = 512;
+
+pub const LENGTH_MISMATCH: Code = Code::new(Kind::Malformed, "length_mismatch", "the body is not as long as announced");
+
+/// A body on its way in.
+pub struct Body {
+    stream: BoxStream<'static, Result<Bytes, Error>>,
+    /// What `Content-Length` announced.
+    pub length: u64,
+    taken: u64,
+}
+
+impl std::fmt::Debug for Body {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Body({} of {} bytes)", self.taken, self.length)
+    }
+}
+
+impl Body {
+    pub fn new(stream: BoxStream<'static, Result<Bytes, Error>>, length: u64) -> Self {
+        Self { stream, length, taken: 0 }
+    }
+
+    /// The next bytes, about [`BATCH_BYTES`] of them; empty at the end, which comes after exactly `length` bytes.
+    pub async fn batch(&mut self) -> Result<Vec<Bytes>, Error> {
+        let mut batch = Vec::new();
+        let mut gathered = 0;
+        while gathered < BATCH_BYTES && batch.len() < BATCH_PIECES {
+            let Some(piece) = self.stream.next().await.transpose()? else { break };
+            gathered += piece.len();
+            self.taken += piece.len() as u64;
+            if !piece.is_empty() {
+                batch.push(piece);
+            }
+            if self.taken > self.length {
+                return Err(self.mismatch());
+            }
+        }
+        if batch.is_empty() && self.taken != self.length {
+            return Err(self.mismatch());
+        }
+        Ok(batch)
+    }
+
+    /// Takes the rest and forgets it, so that a sender who writes before it reads gets to read the answer.
+    pub async fn drain(&mut self) {
+        while self.taken < self.length {
+            match self.stream.next().await {
+                Some(Ok(piece)) => self.taken += piece.len() as u64,
+                Some(Err(_)) | None => return,
+            }
+        }
+    }
+
+    fn mismatch(&self) -> Error {
+        let detail = format!("`Content-Length` announced {} bytes, and {} came", self.length, self.taken);
+        Error::new(LENGTH_MISMATCH, detail, "send the same request again")
+    }
+}

@@ -1,0 +1,191 @@
+//! What the push and read roads keep in one process: all of it bounded, all of it dispensable.
+//!
+//! Nothing here is a fact; after a crash it starts empty. Bounds: [`MAX_BODIES`] request bodies at once, [`INDEX_CACHE_BYTES`]
+//! of pack indexes, [`RESERVED`] keys of each team that pushed (at most [`RESERVED_TEAMS`] teams), one lock for each pack that
+//! is arriving.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use tokio::sync::{OwnedMutexGuard, Semaphore};
+use uuid::Uuid;
+
+use crate::content::pack::{PackId, PackIndex};
+use crate::store::Key;
+
+/// Pack, tree and layout bodies taken at the same time. Each holds about 3 MiB (a batch being proven, one being written), 10 at
+/// most (an index of the largest size); the others wait unread.
+pub const MAX_BODIES: usize = 16;
+/// Memory of cached pack indexes, as they are counted by [`index_cost`].
+pub const INDEX_CACHE_BYTES: usize = 24 << 20;
+/// Keys reserved by one transaction.
+pub const RESERVED: usize = 16;
+/// Teams whose reserved keys are kept; when there are more, the keys of some are left as known orphans.
+pub const RESERVED_TEAMS: usize = 1024;
+
+/// State of the push and read roads in this process.
+#[derive(Debug)]
+pub struct Data {
+    pub(super) bodies: Arc<Semaphore>,
+    pub(super) indexes: IndexCache,
+    arriving: Mutex<HashMap<(Uuid, PackId), Weak<tokio::sync::Mutex<()>>>>,
+    reserved: Mutex<HashMap<Uuid, VecDeque<(u64, Key)>>>,
+}
+
+impl Default for Data {
+    fn default() -> Self {
+        Self {
+            bodies: Arc::new(Semaphore::new(MAX_BODIES)),
+            indexes: IndexCache::new(INDEX_CACHE_BYTES),
+            arriving: Mutex::default(),
+            reserved: Mutex::default(),
+        }
+    }
+}
+
+impl Data {
+    /// Waits until no other request of this process brings the same pack of the same team; holds that until dropped.
+    pub(super) async fn arrival(&self, team: Uuid, pack: PackId) -> OwnedMutexGuard<()> {
+        let lock = {
+            let mut arriving = locked(&self.arriving);
+            arriving.retain(|_, lock| lock.strong_count() > 0);
+            let known = arriving.get(&(team, pack)).and_then(Weak::upgrade);
+            known.unwrap_or_else(|| {
+                let fresh = Arc::new(tokio::sync::Mutex::new(()));
+                arriving.insert((team, pack), Arc::downgrade(&fresh));
+                fresh
+            })
+        };
+        lock.lock_owned().await
+    }
+
+    /// A reserved number and key of the team, if one is left.
+    pub(super) fn take_key(&self, team: Uuid) -> Option<(u64, Key)> {
+        locked(&self.reserved).get_mut(&team)?.pop_front()
+    }
+
+    /// Keeps reserved keys for later.
+    pub(super) fn keep_keys(&self, team: Uuid, keys: impl IntoIterator<Item = (u64, Key)>) {
+        let mut reserved = locked(&self.reserved);
+        reserved.retain(|_, keys| !keys.is_empty());
+        if reserved.len() >= RESERVED_TEAMS {
+            reserved.clear();
+        }
+        reserved.entry(team).or_default().extend(keys);
+    }
+}
+
+/// Bytes that a cached index is counted with.
+fn index_cost(index: &PackIndex) -> usize {
+    // an entry of 48 bytes and its end offset of 8
+    256 + index.entries().len() * 56
+}
+
+/// The pack indexes used last, within a budget of bytes.
+#[derive(Debug)]
+pub(super) struct IndexCache {
+    budget: usize,
+    inner: Mutex<Cached>,
+}
+
+#[derive(Debug, Default)]
+struct Cached {
+    /// By row number: a pack's row never changes its content.
+    indexes: HashMap<u64, (Arc<PackIndex>, u64)>,
+    used: usize,
+    clock: u64,
+}
+
+impl IndexCache {
+    fn new(budget: usize) -> Self {
+        Self { budget, inner: Mutex::default() }
+    }
+
+    pub(super) fn get(&self, number: u64) -> Option<Arc<PackIndex>> {
+        let mut cached = locked(&self.inner);
+        cached.clock += 1;
+        let clock = cached.clock;
+        let (index, last) = cached.indexes.get_mut(&number)?;
+        *last = clock;
+        Some(index.clone())
+    }
+
+    pub(super) fn put(&self, number: u64, index: Arc<PackIndex>) {
+        let cost = index_cost(&index);
+        let mut cached = locked(&self.inner);
+        cached.clock += 1;
+        let clock = cached.clock;
+        if cached.indexes.insert(number, (index, clock)).is_none() {
+            cached.used += cost;
+        }
+        while cached.used > self.budget {
+            let oldest = cached.indexes.iter().min_by_key(|(_, (_, last))| *last).map(|(number, _)| *number);
+            let Some((index, _)) = oldest.and_then(|oldest| cached.indexes.remove(&oldest)) else { break };
+            cached.used -= index_cost(&index);
+        }
+    }
+
+    pub(super) fn forget(&self, number: u64) {
+        let mut cached = locked(&self.inner);
+        if let Some((index, _)) = cached.indexes.remove(&number) {
+            cached.used -= index_cost(&index);
+        }
+    }
+}
+
+/// A poisoned lock guards nothing but caches: go on with it.
+fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
+    lock.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::content::codec::Codec;
+    use crate::content::crc::Crc32;
+    use crate::content::digest::digest;
+    use crate::content::pack::ChunkEntry;
+
+    fn index(chunks: u32) -> Arc<PackIndex> {
+        let entry = |i: u32| ChunkEntry {
+            id: digest(&i.to_le_bytes()),
+            stored: 4,
+            raw: 4,
+            crc: Crc32::of(&i.to_le_bytes()),
+            codec: Codec::Raw,
+        };
+        Arc::new(PackIndex::new((0..chunks).map(entry).collect()).unwrap())
+    }
+
+    #[test]
+    fn the_cache_keeps_what_was_used_last_within_its_budget() {
+        let one = index(100);
+        let cache = IndexCache::new(3 * index_cost(&one));
+        for number in 1..=3 {
+            cache.put(number, one.clone());
+        }
+        assert!(cache.get(1).is_some());
+        cache.put(4, one.clone());
+        cache.put(4, one.clone());
+        assert!(cache.get(2).is_none(), "the one not used for longest went");
+        assert!([1, 3, 4].iter().all(|number| cache.get(*number).is_some()));
+        cache.put(5, index(10_000));
+        assert!(cache.get(5).is_none(), "what is larger than the budget is not kept");
+        assert_eq!(locked(&cache.inner).used, 0);
+    }
+
+    #[tokio::test]
+    async fn one_pack_arrives_once_at_a_time_and_its_lock_goes_away() {
+        let data = Data::default();
+        let (team, pack) = (Uuid::nil(), digest(b"pack"));
+        let first = data.arrival(team, pack).await;
+        let second = data.arrival(team, pack);
+        tokio::pin!(second);
+        assert!(futures::poll!(&mut second).is_pending());
+        let _other = data.arrival(Uuid::max(), pack).await;
+        drop(first);
+        drop(second.await);
+        let _fresh = data.arrival(team, digest(b"other")).await;
+        assert_eq!(locked(&data.arriving).len(), 2, "only those held are remembered");
+    }
+}

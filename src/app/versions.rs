@@ -1,0 +1,226 @@
+//! Datasets and versions: found, listed, deleted, and the documents that say what and where.
+//!
+//! Everything is scoped by the caller's team; what another team has does not exist, in the same words. Deleting drops the
+//! references in one transaction; the bytes stay until collection proves that nobody refers to them.
+
+use uuid::Uuid;
+
+use super::error::{Code, Error, Kind};
+use super::{App, Caller, Paging};
+use crate::api;
+use crate::api::datasets::LayoutInfo;
+use crate::api::teams::{Page, PageQuery};
+use crate::db::Tx;
+use crate::db::versions::{self, DatasetRow, Version};
+use crate::domain::id::{DatasetName, DatasetRef, VersionNumber};
+use crate::domain::version::{Unresolved, resolve};
+use crate::store::Key;
+use crate::transaction;
+
+use super::stored::parse_key;
+use super::upload::dataset_name;
+
+pub const ONLY_INCOMPLETE: Code = Code::new(Kind::NotFound, "only_incomplete", "the dataset has no complete version");
+pub const AMBIGUOUS: Code = Code::new(Kind::Conflict, "ambiguous_digest", "the digits begin more than one digest");
+
+/// Which of a version's two documents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    Tree,
+    Layout,
+}
+
+/// A stored document, ready to be streamed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredPart {
+    pub key: Key,
+    pub bytes: u64,
+    /// Names these very bytes: for a tree its digest, for a layout its id.
+    pub tag: String,
+}
+
+impl App {
+    /// Datasets that have versions, by name.
+    pub async fn list_datasets(
+        &self,
+        caller: &Caller,
+        prefix: &str,
+        page: &PageQuery,
+    ) -> Result<Page<api::datasets::Dataset>, Error> {
+        let paging = Paging::new(page)?;
+        let mut session = self.db.read().await?;
+        let rows = versions::list_datasets(&mut session, caller.team, prefix, &paging.after, paging.rows()).await?;
+        Ok(paging.page(rows.iter().map(dataset_document).collect(), |dataset| dataset.name.clone()))
+    }
+
+    /// Live versions of a dataset, newest first.
+    pub async fn list_versions(
+        &self,
+        caller: &Caller,
+        dataset: &str,
+        page: &PageQuery,
+    ) -> Result<Page<api::datasets::Version>, Error> {
+        let name = dataset_name(dataset)?;
+        let paging = Paging::new(page)?;
+        let below = match paging.after.strip_prefix('v').map(str::parse) {
+            None => i64::MAX.unsigned_abs(),
+            Some(Ok(number)) => number,
+            Some(Err(error)) => return Err(Error::invalid("cursor", error, "give `next` as it was answered")),
+        };
+        let mut session = self.db.read().await?;
+        let Some(dataset) = versions::dataset(&mut session, caller.team, &name).await? else {
+            return Err(no_dataset(&name));
+        };
+        let rows = versions::list_versions(&mut session, dataset, below, paging.rows()).await?;
+        if rows.is_empty() && page.cursor.is_none() {
+            return Err(no_dataset(&name));
+        }
+        Ok(paging.page(rows.iter().map(document).collect(), |version| version.version.clone()))
+    }
+
+    /// The version a reference means.
+    pub async fn resolve(&self, caller: &Caller, reference: &str) -> Result<api::datasets::Version, Error> {
+        let mut session = self.db.read().await?;
+        let parsed = parse_reference(reference)?;
+        let version = self.find_version(&mut session, caller.team, &parsed).await?;
+        self.readable(&mut session, caller, version).await.map(|version| document(&version))
+    }
+
+    /// The same inside a use case's own session: for jobs that keep the version they were submitted with.
+    pub(crate) async fn find_version(&self, tx: &mut Tx, team: Uuid, reference: &DatasetRef) -> Result<Version, Error> {
+        let Some(dataset) = versions::dataset(tx, team, &reference.dataset).await? else {
+            return Err(no_dataset(&reference.dataset));
+        };
+        let found = versions::candidates(tx, dataset, &reference.version).await?;
+        let meant = match resolve(&reference.version, found.iter().map(Version::candidate)) {
+            Ok(meant) => meant,
+            Err(Unresolved::Missing(_)) if found.is_empty() && versions::newest(tx, dataset).await?.is_none() => {
+                return Err(no_dataset(&reference.dataset));
+            }
+            Err(why) => return Err(unresolved(reference, &why)),
+        };
+        let version = found.into_iter().find(|version| version.number == meant.number);
+        version.ok_or_else(|| Error::internal("a version was resolved that was not there"))
+    }
+
+    pub async fn get_version(&self, caller: &Caller, id: Uuid) -> Result<api::datasets::Version, Error> {
+        let mut session = self.db.read().await?;
+        self.version(&mut session, caller, id).await.map(|version| document(&version))
+    }
+
+    /// A live version that this caller may read.
+    pub(super) async fn version(&self, tx: &mut Tx, caller: &Caller, id: Uuid) -> Result<Version, Error> {
+        let found = versions::get(tx, id).await?.filter(|version| version.team == caller.team);
+        self.readable(tx, caller, found.ok_or_else(|| no_version(id))?).await
+    }
+
+    async fn readable(&self, tx: &mut Tx, caller: &Caller, version: Version) -> Result<Version, Error> {
+        if self.may_read(tx, caller, version.id).await? { Ok(version) } else { Err(no_version(version.id)) }
+    }
+
+    /// Where a version's tree or current layout lies.
+    pub async fn version_part(&self, caller: &Caller, id: Uuid, part: Part) -> Result<StoredPart, Error> {
+        let version = self.version(&mut self.db.read().await?, caller, id).await?;
+        Ok(match part {
+            Part::Tree => StoredPart {
+                key: parse_key(&version.tree_key)?,
+                bytes: version.tree_bytes,
+                tag: version.digest.to_string(),
+            },
+            Part::Layout => {
+                let layout = &version.layout;
+                StoredPart { key: parse_key(&layout.key)?, bytes: layout.bytes, tag: layout.id.to_string() }
+            }
+        })
+    }
+
+    pub async fn delete_version(&self, caller: &Caller, id: Uuid) -> Result<(), Error> {
+        transaction!(self.db, |tx| {
+            let version = self.version(tx, caller, id).await?;
+            versions::delete(tx, version.id, self.clock.now()).await?;
+            Ok::<_, Error>(())
+        })
+    }
+
+    /// Deletes every version of a dataset, in transactions of bounded size. Its numbers go on where they were.
+    pub async fn delete_dataset(&self, caller: &Caller, name: &str) -> Result<(), Error> {
+        let name = dataset_name(name)?;
+        let mut any = false;
+        loop {
+            let deleted = transaction!(self.db, |tx| {
+                let Some(dataset) = versions::dataset(tx, caller.team, &name).await? else { return Ok(0) };
+                let ids = versions::some_ids(tx, dataset).await?;
+                for id in &ids {
+                    versions::delete(tx, *id, self.clock.now()).await?;
+                }
+                Ok::<_, Error>(ids.len())
+            })?;
+            match deleted {
+                0 if any => return Ok(()),
+                0 => return Err(no_dataset(&name)),
+                _ => any = true,
+            }
+        }
+    }
+}
+
+/// Parses `D[@V]`; a path is refused, since a version is asked for.
+pub(super) fn parse_reference(reference: &str) -> Result<DatasetRef, Error> {
+    let parsed: DatasetRef =
+        reference.parse().map_err(|error| Error::invalid("ref", error, "write it like `warehouse/aisle-cams@v3`"))?;
+    match parsed.path {
+        None => Ok(parsed),
+        Some(_) => Err(Error::invalid("ref", "names a path where a version is meant", "leave out what follows `:`")),
+    }
+}
+
+fn no_dataset(name: &DatasetName) -> Error {
+    Error::not_found("dataset", name, "`dray ls` lists the datasets of the team")
+}
+
+fn no_version(id: Uuid) -> Error {
+    Error::not_found("version", id, "`dray log DATASET` lists the versions of a dataset")
+}
+
+fn unresolved(reference: &DatasetRef, why: &Unresolved) -> Error {
+    let hint = "`dray log DATASET` lists the versions of a dataset";
+    match why {
+        Unresolved::Missing(_) => Error::not_found("version", reference, hint),
+        Unresolved::OnlyIncomplete => Error::new(ONLY_INCOMPLETE, why.to_string(), hint),
+        Unresolved::Ambiguous(_) => Error::new(AMBIGUOUS, why.to_string(), hint),
+    }
+}
+
+fn dataset_document(row: &DatasetRow) -> api::datasets::Dataset {
+    api::datasets::Dataset {
+        name: row.name.clone(),
+        latest: row.latest.and_then(VersionNumber::new).map(|number| number.to_string()),
+        versions: row.versions,
+        bytes: row.bytes,
+        created_at: row.created_at.to_string(),
+    }
+}
+
+/// A version as it goes over the wire.
+pub(crate) fn document(version: &Version) -> api::datasets::Version {
+    api::datasets::Version {
+        id: version.id.to_string(),
+        reference: version.reference(),
+        dataset: version.name.clone(),
+        version: version.number.to_string(),
+        digest: version.digest.to_string(),
+        files: version.counts.files,
+        dirs: version.counts.dirs,
+        symlinks: version.counts.symlinks,
+        bytes: version.counts.bytes,
+        chunks: version.chunks,
+        incomplete: version.incomplete,
+        late: version.late,
+        created_at: version.created_at.to_string(),
+        layout: LayoutInfo {
+            id: version.layout.id.to_string(),
+            generation: version.layout.generation,
+            packs: version.layout.packs,
+        },
+    }
+}
