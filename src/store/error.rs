@@ -7,6 +7,9 @@ use std::io;
 
 use super::keys::Key;
 
+/// The boxed cause of an error, kept for the log.
+pub type Cause = Box<dyn std::error::Error + Send + Sync>;
+
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("the store holds no object `{key}`")]
@@ -17,7 +20,12 @@ pub enum Error {
     Denied { detail: String },
     /// Worth trying again later. `settled` says whether it is known that nothing was written.
     #[error("the store is not available ({detail}); try again")]
-    Unavailable { detail: String, settled: Settled },
+    Unavailable {
+        detail: String,
+        settled: Settled,
+        #[source]
+        source: Option<Cause>,
+    },
     #[error("no space is left on the store's disk; free some, or point the service at a larger store")]
     NoSpace,
     /// The store's bytes or answers contradict what was written. Never retried, never served.

@@ -10,6 +10,7 @@
 mod error;
 pub mod keys;
 mod local;
+mod s3;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,6 +25,8 @@ use url::Url;
 pub use self::error::{Error, Settled};
 pub use self::keys::{Key, Kind, Prefix};
 use self::local::{Local, LocalWriter};
+pub use self::s3::OrphanUpload;
+use self::s3::{S3, S3Writer};
 use crate::clock::Clock;
 use crate::config::store::StoreSettings;
 
@@ -41,6 +44,7 @@ pub struct Store {
 #[derive(Debug, Clone)]
 enum Backend {
     Local(Arc<Local>),
+    S3(Arc<S3>),
 }
 
 /// What is known of an object without reading it.
@@ -119,6 +123,10 @@ impl Store {
                 field: "url",
                 detail: format!("`{url}` names no directory of this machine"),
             })?,
+            Ok(url) if url.scheme() == "s3" => {
+                let opened = S3::open(&url, settings, clock).await?;
+                return Ok(Self { backend: Backend::S3(Arc::new(opened)) });
+            }
             Ok(url) if url.has_authority() => {
                 return Err(Error::Settings {
                     field: "url",
@@ -138,6 +146,7 @@ impl Store {
     pub async fn put_small(&self, key: &Key, bytes: Bytes, mode: PutMode) -> Result<Stored> {
         match &self.backend {
             Backend::Local(local) => local.put_small(key, bytes, mode).await,
+            Backend::S3(s3) => s3.put_small(key, bytes, mode).await,
         }
     }
 
@@ -146,6 +155,7 @@ impl Store {
         let length = length.into();
         match &self.backend {
             Backend::Local(local) => Ok(PackWriter(Writer::Local(local.writer(key, length).await?))),
+            Backend::S3(s3) => Ok(PackWriter(Writer::S3(s3.writer(key, length).await?))),
         }
     }
 
@@ -155,6 +165,7 @@ impl Store {
     pub async fn get(&self, key: &Key, range: Option<Range<u64>>) -> Result<(Meta, Stream<Bytes>)> {
         match &self.backend {
             Backend::Local(local) => local.get(key, range).await,
+            Backend::S3(s3) => s3.get(key, range).await,
         }
     }
 
@@ -178,6 +189,7 @@ impl Store {
     pub async fn head(&self, key: &Key) -> Result<Meta> {
         match &self.backend {
             Backend::Local(local) => local.head(key).await,
+            Backend::S3(s3) => s3.head(key).await,
         }
     }
 
@@ -185,6 +197,7 @@ impl Store {
     pub async fn delete(&self, key: &Key) -> Result<()> {
         match &self.backend {
             Backend::Local(local) => local.delete(key).await,
+            Backend::S3(s3) => s3.delete(key).await,
         }
     }
 
@@ -192,15 +205,49 @@ impl Store {
     pub fn list(&self, prefix: Prefix) -> Stream<(Key, Meta)> {
         match &self.backend {
             Backend::Local(local) => local.list(prefix),
+            Backend::S3(s3) => s3.list(prefix),
         }
     }
 
     /// A URL that anybody can GET until it expires; none where the store cannot sign, and the service must stream instead.
     ///
     /// `disposition` becomes the answer's `Content-Disposition`.
-    pub async fn sign_get(&self, _key: &Key, _ttl: Duration, _disposition: Option<&str>) -> Result<Option<SignedUrl>> {
+    pub async fn sign_get(&self, key: &Key, ttl: Duration, disposition: Option<&str>) -> Result<Option<SignedUrl>> {
         match &self.backend {
             Backend::Local(_) => Ok(None),
+            Backend::S3(s3) => s3.sign_get(key, ttl, disposition).await.map(Some),
+        }
+    }
+
+    /// Multipart uploads of ours that were begun at least so long ago and never ended: what a crash leaves in a bucket.
+    pub async fn orphan_uploads(&self, older_than: Duration) -> Result<Vec<OrphanUpload>> {
+        match &self.backend {
+            Backend::Local(_) => Ok(Vec::new()),
+            Backend::S3(s3) => s3.orphan_uploads(older_than).await,
+        }
+    }
+
+    /// Frees what an unfinished upload holds. One that is gone is fine.
+    pub async fn abort_upload(&self, upload: &OrphanUpload) -> Result<()> {
+        match &self.backend {
+            Backend::Local(_) => Ok(()),
+            Backend::S3(s3) => s3.abort_upload(&upload.key, &upload.id).await,
+        }
+    }
+
+    /// Waits for the aborts of writers that were dropped. To be called once, last, when the service ends.
+    pub async fn close(&self) {
+        match &self.backend {
+            Backend::Local(_) => {}
+            Backend::S3(s3) => s3.close().await,
+        }
+    }
+
+    /// The store's place, for people and logs; holds no secret.
+    pub fn name(&self) -> String {
+        match &self.backend {
+            Backend::Local(local) => local.name(),
+            Backend::S3(s3) => s3.name().to_owned(),
         }
     }
 
@@ -208,6 +255,7 @@ impl Store {
     pub fn is_local(&self) -> bool {
         match &self.backend {
             Backend::Local(_) => true,
+            Backend::S3(_) => false,
         }
     }
 }
@@ -222,6 +270,7 @@ pub struct PackWriter(Writer);
 #[derive(Debug)]
 enum Writer {
     Local(LocalWriter),
+    S3(S3Writer),
 }
 
 impl PackWriter {
@@ -229,6 +278,7 @@ impl PackWriter {
     pub async fn write(&mut self, bytes: Bytes) -> Result<()> {
         match &mut self.0 {
             Writer::Local(writer) => writer.write(bytes).await,
+            Writer::S3(writer) => writer.write(bytes).await,
         }
     }
 
@@ -236,6 +286,7 @@ impl PackWriter {
     pub async fn finish(self) -> Result<Stored> {
         match self.0 {
             Writer::Local(writer) => writer.finish().await,
+            Writer::S3(writer) => writer.finish().await,
         }
     }
 
@@ -243,6 +294,7 @@ impl PackWriter {
     pub async fn abort(self) -> Result<()> {
         match self.0 {
             Writer::Local(writer) => writer.abort().await,
+            Writer::S3(writer) => writer.abort().await,
         }
     }
 }

@@ -2,4 +2,6 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod fault_proxy;
+mod store_contract;
+mod store_faults;
 mod support;

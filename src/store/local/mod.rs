@@ -75,6 +75,10 @@ impl Local {
         .await
     }
 
+    pub(super) fn name(&self) -> String {
+        self.root.display().to_string()
+    }
+
     fn temp(&self) -> PathBuf {
         self.root.join("tmp")
     }
@@ -342,9 +346,11 @@ async fn joined<T>(task: tokio::task::JoinHandle<Result<T>>) -> Result<T> {
     match task.await {
         Ok(result) => result,
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-        Err(_) => {
-            Err(Error::Unavailable { detail: "the service is shutting down".into(), settled: super::Settled::Unknown })
-        }
+        Err(_) => Err(Error::Unavailable {
+            detail: "the service is shutting down".into(),
+            settled: super::Settled::Unknown,
+            source: None,
+        }),
     }
 }
 

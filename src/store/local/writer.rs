@@ -110,7 +110,11 @@ impl LocalWriter {
 }
 
 fn broken() -> Error {
-    Error::Unavailable { detail: "this write failed before; begin a new one".into(), settled: Settled::Yes }
+    Error::Unavailable {
+        detail: "this write failed before; begin a new one".into(),
+        settled: Settled::Yes,
+        source: None,
+    }
 }
 
 fn write_all(mut file: &File, batch: &[Bytes]) -> io::Result<()> {

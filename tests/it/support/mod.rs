@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "each road uses its own part")]
 
 pub mod fault_proxy;
+mod http1;
+pub mod stores;
 
 /// The real S3 server the tests run against.
 #[derive(Debug, Clone)]
