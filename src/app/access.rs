@@ -5,39 +5,55 @@
 
 use uuid::Uuid;
 
-use super::error::Error;
+use super::error::{Code, Error, Kind};
 use super::{App, Caller};
-use crate::db::Tx;
 use crate::db::uploads::{OutputOf, Upload};
 use crate::db::versions::Version;
+use crate::db::{Tx, jobs, stagings};
 use crate::domain::id::DatasetName;
+
+pub const IN_USE: Code = Code::new(Kind::Conflict, "in_use", "a job holds on to this version");
 
 impl App {
     /// Whether this caller may open an upload into the dataset, for this declared output if one is named.
     pub(super) async fn may_open(
         &self,
-        _tx: &mut Tx,
+        tx: &mut Tx,
         caller: &Caller,
         output: Option<&OutputOf>,
-        _to: &DatasetName,
+        to: &DatasetName,
     ) -> Result<(), Error> {
         match (&caller.node, output) {
             (None, None) => Ok(()),
             (Some(_), None) => Err(Error::denied("a node sends declared outputs only", "name the job's output")),
-            (_, Some(output)) => {
-                Err(Error::not_found("output", &output.name, "a job declares its outputs when it is submitted"))
-            }
+            (_, Some(output)) => self.may_push_output(tx, caller, &output.into(), to.as_str()).await.map(drop),
         }
     }
 
-    /// Whether this caller may read the version's bytes: anybody of its team, and a node what is staged on it.
-    pub(super) async fn may_read(&self, _tx: &mut Tx, caller: &Caller, _version: Uuid) -> Result<bool, Error> {
-        Ok(caller.node.is_none())
+    /// Whether this caller may read the version's bytes: anybody of its team; a node what is staged on it, and what the dataset
+    /// it is pushing an output into holds already.
+    pub(super) async fn may_read(&self, tx: &mut Tx, caller: &Caller, version: Uuid) -> Result<bool, Error> {
+        let Some(node) = &caller.node else { return Ok(true) };
+        Ok(self.node_may_read(tx, node.id, version).await? || stagings::node_pushes_to(tx, node.id, version).await?)
     }
 
-    /// Whether the output that the upload is for comes after its lease's end.
-    pub(super) async fn is_late(&self, _tx: &mut Tx, _upload: &Upload) -> Result<bool, Error> {
-        Ok(false)
+    /// Whether the output that the upload is for comes after a newer lease of its job has begun.
+    pub(super) async fn is_late(&self, tx: &mut Tx, upload: &Upload) -> Result<bool, Error> {
+        let Some(output) = &upload.output else { return Ok(false) };
+        let job = jobs::get(tx, upload.team, output.job).await?;
+        Ok(job.is_some_and(|job| output.lease_epoch < job.epoch))
+    }
+
+    /// Refuses to delete what a job that is not over holds on to. Said under the version's row lock.
+    pub(super) async fn not_held_by_jobs(&self, tx: &mut Tx, version: Uuid) -> Result<(), Error> {
+        let holding = jobs::holding(tx, version).await?;
+        if holding.is_empty() {
+            return Ok(());
+        }
+        let ids: Vec<String> = holding.iter().map(|(id, _)| id.to_string()).collect();
+        let detail = format!("jobs that are not over stage this version: {}", ids.join(", "));
+        let hint = "wait until they are over, or cancel them";
+        Err(Error::new(IN_USE, detail, hint).with_data(serde_json::json!({ "jobs": ids })))
     }
 
     /// Says, in the transaction that makes a version, that it was made.

@@ -5,21 +5,31 @@
 //! answer in the transaction that created it.
 
 mod access;
+pub mod agents;
 pub mod body;
+pub mod callbacks;
 mod check;
 pub mod commit;
 pub mod data;
 mod error;
+pub mod events;
 pub mod grants;
 mod idempotency;
+mod inputs;
+pub mod jobs;
 pub mod keys;
 pub mod known;
+pub mod leases;
+pub mod links;
 mod nodes;
 pub mod objects;
+pub mod outputs;
 mod page;
 pub mod read;
+mod receipts;
 mod refs;
 pub mod seal;
+pub mod staging;
 mod stored;
 pub mod teams;
 pub mod tokens;
@@ -35,6 +45,7 @@ use crate::clock::{Clock, Ids};
 use crate::config::Settings;
 use crate::db::Db;
 use crate::store::Store;
+use crate::webhook::Webhooks;
 
 pub use error::{Code, Error, Kind};
 pub use keys::Keys;
@@ -51,6 +62,8 @@ pub struct App {
     pub keys: Keys,
     /// Caches and locks of the push and read roads.
     pub data: data::Data,
+    /// Sends callbacks, to addresses it has judged.
+    pub webhooks: Webhooks,
 }
 
 /// Whoever calls, proven by a token. Everything a use case reads or changes belongs to `team`.

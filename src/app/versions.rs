@@ -138,7 +138,7 @@ impl App {
         transaction!(self.db, |tx| {
             let version = self.version(tx, caller, id).await?;
             versions::delete(tx, version.id, self.clock.now()).await?;
-            Ok::<_, Error>(())
+            self.not_held_by_jobs(tx, version.id).await
         })
     }
 
@@ -152,6 +152,7 @@ impl App {
                 let ids = versions::some_ids(tx, dataset).await?;
                 for id in &ids {
                     versions::delete(tx, *id, self.clock.now()).await?;
+                    self.not_held_by_jobs(tx, *id).await?;
                 }
                 Ok::<_, Error>(ids.len())
             })?;

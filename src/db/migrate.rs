@@ -12,8 +12,11 @@ use super::error::Error;
 use super::{Db, Engine};
 
 /// Version, name, text; in order, one line each.
-const FILES: &[(i64, &str, &str)] =
-    &[(1, "core", include_str!("migrations/0001_core.sql")), (2, "data", include_str!("migrations/0002_data.sql"))];
+const FILES: &[(i64, &str, &str)] = &[
+    (1, "core", include_str!("migrations/0001_core.sql")),
+    (2, "data", include_str!("migrations/0002_data.sql")),
+    (3, "jobs", include_str!("migrations/0003_jobs.sql")),
+];
 
 impl Db {
     /// Applies what is missing; replicas that start together wait for each other. A database that a newer release has

@@ -16,13 +16,19 @@
 
 mod error;
 pub mod idempotency;
+pub mod jobs;
 pub mod keys;
+pub mod leases;
+pub mod links;
 pub mod meta;
 mod migrate;
 pub mod nodes;
 mod open;
 pub mod operations;
+pub mod outbox;
+pub mod outputs;
 pub mod packs;
+pub mod stagings;
 mod statements;
 pub mod teams;
 pub mod tokens;

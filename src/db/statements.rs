@@ -41,11 +41,17 @@ macro_rules! statement_list {
 #[rustfmt::skip]
 const AGGREGATES: &[(&str, &[(&str, Sql)])] = &[
     ("idempotency", super::idempotency::q::ALL),
+    ("jobs", super::jobs::q::ALL),
     ("keys", super::keys::q::ALL),
+    ("leases", super::leases::q::ALL),
+    ("links", super::links::q::ALL),
     ("meta", super::meta::q::ALL),
     ("nodes", super::nodes::q::ALL),
     ("operations", super::operations::q::ALL),
+    ("outbox", super::outbox::q::ALL),
+    ("outputs", super::outputs::q::ALL),
     ("packs", super::packs::q::ALL),
+    ("stagings", super::stagings::q::ALL),
     ("teams", super::teams::q::ALL),
     ("tokens", super::tokens::q::ALL),
     ("uploads", super::uploads::q::ALL),

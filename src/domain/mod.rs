@@ -3,8 +3,13 @@
 //! Pure: no async, no files, no network, no clock, no log. Facts go in, decisions come out; `app` reads the one and carries out
 //! the other in one transaction.
 
+pub mod delivery;
 pub mod id;
+pub mod job;
 pub mod lease;
+pub mod near;
 pub mod output;
+pub mod receipt;
+pub mod selection;
 pub mod staging;
 pub mod version;

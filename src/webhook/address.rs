@@ -5,55 +5,6 @@
 //! unless the operator lists its network.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::str::FromStr;
-
-/// A network in CIDR form, `10.1.0.0/16`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Network {
-    address: IpAddr,
-    prefix: u8,
-}
-
-/// Text that is no network.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no network; write an address and a prefix length, such as `10.1.0.0/16` or `fd00:1::/32`")]
-pub struct NotANetwork(String);
-
-impl FromStr for Network {
-    type Err = NotANetwork;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let bad = || NotANetwork(text.to_owned());
-        let (address, prefix) = match text.split_once('/') {
-            Some((address, prefix)) => (address, Some(prefix.parse::<u8>().map_err(|_| bad())?)),
-            None => (text, None),
-        };
-        let address: IpAddr = address.parse().map_err(|_| bad())?;
-        let most = if address.is_ipv4() { 32 } else { 128 };
-        let prefix = prefix.unwrap_or(most);
-        if prefix > most {
-            return Err(bad());
-        }
-        Ok(Self { address, prefix })
-    }
-}
-
-impl Network {
-    /// Whether the network holds `address`, compared in the canonical form (a mapped IPv4 address is the IPv4 address).
-    pub fn contains(&self, address: IpAddr) -> bool {
-        match (self.address, address.to_canonical()) {
-            (IpAddr::V4(net), IpAddr::V4(address)) => {
-                let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0);
-                net.to_bits() & mask == address.to_bits() & mask
-            }
-            (IpAddr::V6(net), IpAddr::V6(address)) => {
-                let mask = u128::MAX.checked_shl(128 - u32::from(self.prefix)).unwrap_or(0);
-                net.to_bits() & mask == address.to_bits() & mask
-            }
-            _ => false,
-        }
-    }
-}
 
 /// Whether an address is plainly public: reachable on the internet and belonging to nobody's inside.
 pub fn is_public(address: IpAddr) -> bool {
@@ -64,7 +15,7 @@ pub fn is_public(address: IpAddr) -> bool {
 }
 
 /// IANA special-purpose IPv4 space.
-const NOT_PUBLIC_V4: [(Ipv4Addr, u8); 16] = [
+const NOT_PUBLIC_V4: [(Ipv4Addr, u32); 16] = [
     (Ipv4Addr::new(0, 0, 0, 0), 8),
     (Ipv4Addr::new(10, 0, 0, 0), 8),
     (Ipv4Addr::new(100, 64, 0, 0), 10),
@@ -85,9 +36,8 @@ const NOT_PUBLIC_V4: [(Ipv4Addr, u8); 16] = [
 ];
 
 fn is_public_v4(address: Ipv4Addr) -> bool {
-    !NOT_PUBLIC_V4
-        .iter()
-        .any(|(net, prefix)| Network { address: IpAddr::V4(*net), prefix: *prefix }.contains(IpAddr::V4(address)))
+    let within = |&(net, prefix): &(Ipv4Addr, u32)| (net.to_bits() ^ address.to_bits()) >> (32 - prefix) == 0;
+    !NOT_PUBLIC_V4.iter().any(within)
 }
 
 fn is_public_v6(address: Ipv6Addr) -> bool {
@@ -177,22 +127,6 @@ mod tests {
             "::ffff:8.8.8.8",
         ] {
             assert!(is_public(public.parse().unwrap()), "{public}");
-        }
-    }
-
-    #[test]
-    fn networks_are_read_and_compared_canonically() {
-        let net = |text: &str| text.parse::<Network>().unwrap();
-        assert!(net("127.0.0.0/8").contains("::ffff:127.0.0.1".parse().unwrap()));
-        assert!(!net("127.0.0.0/8").contains("128.0.0.1".parse().unwrap()));
-        assert!(net("0.0.0.0/0").contains("1.2.3.4".parse().unwrap()));
-        assert!(
-            net("10.1.2.3").contains("10.1.2.3".parse().unwrap())
-                && !net("10.1.2.3").contains("10.1.2.4".parse().unwrap())
-        );
-        assert!(net("::1/128").contains("::1".parse().unwrap()) && !net("::/0").contains("1.2.3.4".parse().unwrap()));
-        for bad in ["", "10.0.0.0/33", "::/129", "localhost/8", "10.0.0.0/x", "10.0.0/8"] {
-            assert!(bad.parse::<Network>().is_err(), "{bad}");
         }
     }
 }

@@ -6,7 +6,8 @@
 
 pub mod address;
 
-use address::{Network, is_public};
+use crate::config::Cidr;
+use address::is_public;
 use data_encoding::BASE64;
 use http::header::RETRY_AFTER;
 use jiff::Timestamp;
@@ -75,7 +76,7 @@ pub struct Attempt<'a> {
 pub struct Webhooks {
     https: reqwest::Client,
     http: reqwest::Client,
-    allow: Arc<[Network]>,
+    allow: Arc<[Cidr]>,
 }
 
 /// Answers which addresses a name has.
@@ -97,8 +98,8 @@ impl Lookup for SystemLookup {
 
 impl Webhooks {
     /// `allow`: networks that may be reached though they are not public, and by plain http.
-    pub fn new(allow: Vec<Network>, lookup: Arc<dyn Lookup>) -> Result<Self, Error> {
-        let allow: Arc<[Network]> = allow.into();
+    pub fn new(allow: Vec<Cidr>, lookup: Arc<dyn Lookup>) -> Result<Self, Error> {
+        let allow: Arc<[Cidr]> = allow.into();
         let client = |plain| {
             let guard = Guard { allow: allow.clone(), plain, lookup: lookup.clone() };
             reqwest::Client::builder()
@@ -114,6 +115,11 @@ impl Webhooks {
                 .map_err(Error::Client)
         };
         Ok(Self { https: client(Plain::No)?, http: client(Plain::Yes)?, allow: allow.clone() })
+    }
+
+    /// As the settings say, with the system's resolver.
+    pub fn open(settings: &crate::config::Settings) -> Result<Self, Error> {
+        Self::new(settings.callbacks.allowed(settings.listen), Arc::new(SystemLookup))
     }
 
     /// Judges a URL as far as that goes without resolving its name: at submit, and again before every attempt.
@@ -219,7 +225,7 @@ enum Plain {
     Yes,
 }
 
-fn judge(allow: &[Network], plain: Plain, host: &str, address: IpAddr) -> Result<(), Error> {
+fn judge(allow: &[Cidr], plain: Plain, host: &str, address: IpAddr) -> Result<(), Error> {
     if allow.iter().any(|network| network.contains(address)) {
         return Ok(());
     }
@@ -235,7 +241,7 @@ fn judge(allow: &[Network], plain: Plain, host: &str, address: IpAddr) -> Result
 /// Resolves names for the client and lets only judged addresses through; one bad address among several refuses the name.
 #[derive(Debug)]
 struct Guard {
-    allow: Arc<[Network]>,
+    allow: Arc<[Cidr]>,
     plain: Plain,
     lookup: Arc<dyn Lookup>,
 }

@@ -83,6 +83,7 @@ async fn a_retired_key_stays_listed_and_verifies_what_it_signed() {
         settings: Default::default(),
         keys,
         data: Default::default(),
+        webhooks: crate::webhook::Webhooks::open(&Default::default()).unwrap(),
     };
     let old = app.keys.sign_receipt(b"said");
     clock.advance(std::time::Duration::from_secs(60));

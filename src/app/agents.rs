@@ -1,0 +1,342 @@
+//! What an agent hears and says: hello, its work list, and how its stagings stand.
+//!
+//! The agent is told states, not commands: it may be told the same again and makes it so. What it reports is fenced twice, by the process that speaks
+//! for the node and by the lease's epoch. A node sees its own stagings and nothing else of the team.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use data_encoding::BASE64;
+use jiff::SignedDuration;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::error::{Code, Error, Kind};
+use super::jobs::{json, spec_of};
+use super::staging::{STAGING_OVER, no_staging, state_of};
+use super::{App, Caller, CallerNode};
+use crate::api::jobs::{Hello, Staging, StagingReport, Welcome, Work, WorkReturn, WorkStaging};
+use crate::db::outbox::NewEvent;
+use crate::db::{Tx, Woken, jobs, keys, leases, nodes, outputs, stagings};
+use crate::domain::receipt::key_id;
+use crate::domain::staging::{Move, State};
+use crate::transaction;
+
+pub const NODE_IN_USE: Code = Code::new(Kind::Conflict, "node_in_use", "another process speaks for this node");
+pub const KEY_MISMATCH: Code = Code::new(Kind::Conflict, "key_mismatch", "the node is enrolled with another key");
+pub const FENCED: Code = Code::new(Kind::Conflict, "fenced", "the epoch is not the current one");
+pub const BAD_TRANSITION: Code =
+    Code::new(Kind::Conflict, "bad_transition", "the report cannot follow the staging's state");
+
+/// A silent agent's place may be taken after this.
+const SILENCE: SignedDuration = SignedDuration::from_secs(60);
+
+impl App {
+    /// An agent starts: it takes the node's place unless another process was heard lately, and enrols its key on first use.
+    pub async fn agent_hello(&self, caller: &Caller, hello: &Hello) -> Result<Welcome, Error> {
+        let node = node_of(caller)?;
+        let public: [u8; 32] =
+            BASE64.decode(hello.public_key.as_bytes()).ok().and_then(|bytes| bytes.try_into().ok()).ok_or_else(
+                || Error::invalid("public_key", "is not base64 of 32 bytes", "send the agent's Ed25519 key"),
+            )?;
+        if hello.instance.is_empty() || hello.instance.len() > 128 {
+            return Err(Error::invalid(
+                "instance",
+                "must have 1 to 128 bytes",
+                "send a random id, a new one for each process",
+            ));
+        }
+        let inventory = json(&hello.inventory)?;
+        transaction!(self.db, |tx| {
+            let now = self.clock.now();
+            let agent = nodes::lock(tx, caller.team, node.id).await?.ok_or_else(gone)?;
+            let other = agent.instance.as_ref().is_some_and(|instance| *instance != hello.instance);
+            if let Some(silent) = agent.seen_at.filter(|_| other).map(|seen| now.duration_since(seen))
+                && silent < SILENCE
+            {
+                return Err(in_use(&node.name, SILENCE - silent));
+            }
+            let key_id = self.enrol(tx, caller, node, public).await?;
+            nodes::seen(tx, node.id, &hello.instance, Some(&inventory), now).await?;
+            tx.notify("nodes");
+            Ok::<_, Error>(Welcome { node: node.name.clone(), team: caller.team_name.clone(), key_id })
+        })
+    }
+
+    async fn enrol(&self, tx: &mut Tx, caller: &Caller, node: &CallerNode, public: [u8; 32]) -> Result<String, Error> {
+        let key_id = key_id(&public);
+        let key = keys::NodeKey { key_id: &key_id, team: caller.team, node: node.id, public_key: public };
+        let mismatch = |detail: String| {
+            let hint = "start the agent with its old cache directory, or remove the node and add it anew";
+            Error::new(KEY_MISMATCH, detail, hint)
+        };
+        match keys::of_node(tx, node.id).await? {
+            Some(known) if known.public_key == public => Ok(known.key_id),
+            Some(known) => {
+                let detail =
+                    format!("node `{}` signs with key `{}`; this agent brought another", node.name, known.key_id);
+                Err(mismatch(detail))
+            }
+            None => match keys::enrol_node(tx, &key, self.clock.now()).await {
+                Ok(_) => Ok(key_id),
+                Err(error) if error.is_taken() => Err(mismatch(format!("key `{key_id}` belongs to another node"))),
+                Err(error) => Err(error.into()),
+            },
+        }
+    }
+
+    /// Everything the node should be doing, once it differs from what the agent has seen or the time is up.
+    pub async fn agent_work(&self, caller: &Caller, seen: Option<&str>, wait: Duration) -> Result<Work, Error> {
+        let node = node_of(caller)?;
+        let deadline = Instant::now() + wait;
+        let mut ear = self.db.wakeups().listen(&format!("node/{}", node.id));
+        transaction!(self.db, |tx| {
+            let known = nodes::lock(tx, caller.team, node.id).await?.ok_or_else(gone)?;
+            match &known.instance {
+                Some(instance) => Ok::<_, Error>(nodes::seen(tx, node.id, instance, None, self.clock.now()).await?),
+                None => Ok(()),
+            }
+        })?;
+        loop {
+            let work = self.work_of(node).await?;
+            if seen != Some(work.seq.as_str()) || ear.wait(deadline).await == Woken::TimeIsUp {
+                return Ok(work);
+            }
+        }
+    }
+
+    async fn work_of(&self, node: &CallerNode) -> Result<Work, Error> {
+        let mut session = self.db.snapshot().await?;
+        let mut work = Work::default();
+        let mut hash = blake3::Hasher::new();
+        for row in stagings::of_node(&mut session, node.id).await? {
+            let (Some(job), Some(lease)) = self.job_and_lease(&mut session, &row).await? else { continue };
+            let outputs = due_outputs(&mut session, &row, &lease).await?;
+            let fact =
+                (row.id, row.state_seq, lease.tenure.until.as_microsecond(), lease.tenure.released.is_some(), &outputs);
+            hash.update(format!("{fact:?}").as_bytes());
+            let staging = self.staging_document(&row)?;
+            let job = self.job_document(&mut session, &job).await?;
+            let lease = super::leases::document(&lease);
+            if row.state.is_over() {
+                work.returns.push(WorkReturn { staging, job, lease, outputs });
+            } else {
+                work.stagings.push(WorkStaging { staging, job, lease });
+            }
+        }
+        work.seq = hash.finalize().to_hex().chars().take(16).collect();
+        Ok(work)
+    }
+
+    async fn job_and_lease(
+        &self,
+        tx: &mut Tx,
+        row: &stagings::Staging,
+    ) -> Result<(Option<jobs::Job>, Option<leases::Lease>), Error> {
+        let lease = match row.lease {
+            Some(lease) => leases::get(tx, row.team, lease).await?,
+            None => None,
+        };
+        Ok((jobs::get(tx, row.team, row.job).await?, lease))
+    }
+
+    /// Where the node stands with one staging.
+    pub async fn report_staging(
+        self: &Arc<Self>,
+        caller: &Caller,
+        id: Uuid,
+        report: &StagingReport,
+    ) -> Result<Staging, Error> {
+        let node = node_of(caller)?;
+        let before = stagings::get(&mut self.db.read().await?, caller.team, id).await?;
+        let before = before.filter(|row| is_of(row, node)).ok_or_else(|| no_staging(id))?;
+        if state_of(report.state) == State::Ready && before.expected.is_none() {
+            self.look_into(&before).await?; // so that the receipt can be held against it
+        }
+        transaction!(self.db, |tx| {
+            let job = self.locked_job(tx, caller.team, before.job).await?;
+            let row = stagings::get(tx, caller.team, id).await?.ok_or_else(|| no_staging(id))?;
+            self.fence(tx, node, &row, report).await?;
+            let mut facts = Vec::new();
+            let row = self.apply_report(tx, job, row, report, &mut facts).await?;
+            self.tell(tx, caller.team, &facts).await?;
+            self.staging_document(&row)
+        })
+    }
+
+    async fn fence(
+        &self,
+        tx: &mut Tx,
+        node: &CallerNode,
+        row: &stagings::Staging,
+        report: &StagingReport,
+    ) -> Result<(), Error> {
+        if report.epoch != row.epoch {
+            let detail = format!("the staging belongs to lease epoch {}, the report to {}", row.epoch, report.epoch);
+            return Err(Error::new(FENCED, detail, "ask for the node's work again"));
+        }
+        let known = nodes::lock(tx, row.team, node.id).await?.ok_or_else(gone)?;
+        if known.instance.as_deref() != Some(report.instance.as_str()) {
+            return Err(in_use(&node.name, SILENCE));
+        }
+        Ok(nodes::seen(tx, node.id, &report.instance, None, self.clock.now()).await?)
+    }
+
+    async fn apply_report(
+        &self,
+        tx: &mut Tx,
+        mut job: jobs::Job,
+        mut row: stagings::Staging,
+        report: &StagingReport,
+        facts: &mut Vec<NewEvent>,
+    ) -> Result<stagings::Staging, Error> {
+        let said = state_of(report.state);
+        if said == State::Released {
+            return self.cleaned_up(tx, &mut job, row, facts).await;
+        }
+        if row.state.is_over() {
+            let detail = format!("the staging is {}", row.state.word());
+            return Err(Error::new(
+                STAGING_OVER,
+                detail,
+                "bring back the outputs that are due, then remove the directory",
+            ));
+        }
+        let next = row.state.report(said).map_err(|refusal| {
+            Error::new(
+                BAD_TRANSITION,
+                refusal.to_string(),
+                "report `unready` first when something was lost after `ready`",
+            )
+        })?;
+        let was = row.state_seq;
+        self.take_progress(&mut row, report);
+        match next {
+            Move::Same => {
+                self.write_staging(tx, &row, was).await?;
+                Ok(row)
+            }
+            Move::To(state) => {
+                row.error = report
+                    .error
+                    .as_ref()
+                    .filter(|_| state != State::Ready)
+                    .map(|error| (cut(&error.code, 64), cut(&error.detail, 4_096)));
+                if state == State::Ready {
+                    self.take_receipt(tx, &job, &mut row, report).await?;
+                } else {
+                    row.receipt = None;
+                    row.ready_at = None;
+                }
+                self.move_staging(tx, &job, row, state, facts).await
+            }
+        }
+    }
+
+    fn take_progress(&self, row: &mut stagings::Staging, report: &StagingReport) {
+        let now = self.clock.now();
+        row.bytes = stagings::Bytes {
+            total: report.bytes_total,
+            done: report.bytes_done,
+            reused: report.bytes_reused,
+            cache: report.sources.cache,
+            peer: report.sources.peer,
+            store: report.sources.store,
+        };
+        if report.path.is_some() {
+            row.path = report.path.as_deref().map(|path| cut(path, 4_096));
+        }
+        let pulling = state_of(report.state) == State::Pulling;
+        let begun_again = row.pulled.is_some_and(|(_, bytes)| report.bytes_done < bytes);
+        if pulling && (row.pulled.is_none() || begun_again || row.state == State::Unready) {
+            row.pulled = Some((now, report.bytes_done));
+        }
+        row.changed_at = now;
+    }
+
+    /// The node has removed the directory: the staging leaves its list, and outputs it did not bring will not come.
+    async fn cleaned_up(
+        &self,
+        tx: &mut Tx,
+        job: &mut jobs::Job,
+        mut row: stagings::Staging,
+        facts: &mut Vec<NewEvent>,
+    ) -> Result<stagings::Staging, Error> {
+        if !row.state.is_over() {
+            let detail = format!("the staging is {}; its directory is still needed", row.state.word());
+            return Err(Error::new(BAD_TRANSITION, detail, "keep the directory until the lease has ended"));
+        }
+        if row.cleaned_at.is_some() {
+            return Ok(row);
+        }
+        row.cleaned_at = Some(self.clock.now());
+        let was = row.state_seq;
+        self.write_staging(tx, &row, was).await?;
+        if row.state == State::Released {
+            self.give_up_outputs(tx, job, row.epoch, facts).await?;
+        }
+        Ok(row)
+    }
+
+    /// Ends what belongs to nodes that were removed: they will never report. Answers how many stagings there were.
+    pub async fn bury_removed_nodes(&self) -> Result<usize, Error> {
+        let orphans = stagings::of_removed_nodes(&mut self.db.read().await?).await?;
+        for orphan in &orphans {
+            transaction!(self.db, |tx| {
+                let mut job = self.locked_job(tx, orphan.team, orphan.job).await?;
+                let Some(row) = stagings::get(tx, orphan.team, orphan.id).await? else { return Ok(()) };
+                let mut facts = Vec::new();
+                if row.state.is_over() {
+                    self.cleaned_up(tx, &mut job, row, &mut facts).await?;
+                } else {
+                    let mut row = row;
+                    row.error = Some(("node_removed".to_owned(), "the node was removed from the team".to_owned()));
+                    self.move_staging(tx, &job, row, State::Failed, &mut facts).await?;
+                }
+                self.tell(tx, job.team, &facts).await
+            })?;
+        }
+        Ok(orphans.len())
+    }
+}
+
+/// Names of the outputs that the end of this staging's lease asks for and that are not there yet.
+async fn due_outputs(tx: &mut Tx, row: &stagings::Staging, lease: &leases::Lease) -> Result<Vec<String>, Error> {
+    if row.state != State::Released || lease.tenure.released.is_none() {
+        return Ok(Vec::new());
+    }
+    let rows = outputs::of_epoch(tx, row.job, row.epoch).await?;
+    Ok(rows.into_iter().filter(|output| output.due && !output.state.is_final()).map(|output| output.name).collect())
+}
+
+pub(super) fn node_of(caller: &Caller) -> Result<&CallerNode, Error> {
+    caller
+        .node
+        .as_ref()
+        .ok_or_else(|| Error::denied("only a node's token may say this", "use the token that `dray node add` printed"))
+}
+
+fn is_of(row: &stagings::Staging, node: &CallerNode) -> bool {
+    row.node.as_ref().is_some_and(|(id, _)| *id == node.id)
+}
+
+fn gone() -> Error {
+    Error::denied("the node was removed", "add it again with `dray node add`")
+}
+
+fn in_use(name: &str, left: SignedDuration) -> Error {
+    let detail = format!("another process speaks for node `{name}`");
+    let wait = Duration::try_from(left).unwrap_or(Duration::from_secs(1)).max(Duration::from_secs(1));
+    let hint = "end the other agent, or wait until it has been silent for 60 s";
+    Error::new(NODE_IN_USE, detail, hint).retry_after(wait)
+}
+
+/// Text from a node, within bounds.
+pub(super) fn cut(text: &str, most: usize) -> String {
+    text.chars().take(most).collect()
+}
+
+/// The spec's outputs by name, for those who need more than the row.
+pub(super) fn declared_output(job: &jobs::Job, name: &str) -> Result<Option<crate::api::jobs::OutputSpec>, Error> {
+    Ok(spec_of(job)?.output.into_iter().find(|output| output.name == name))
+}

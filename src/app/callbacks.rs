@@ -1,0 +1,116 @@
+//! Callbacks: deliveries are claimed, attempted, and settled.
+//!
+//! A claim is a lease on a row: a replica that dies with it loses it after [`CLAIM`], and another attempts the same event under the same id. Per job one
+//! delivery is under way, the oldest; per receiver a few; each attempt is a task of its own, so that a slow receiver holds up nobody else.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::SignedDuration;
+
+use super::App;
+use super::error::Error;
+use crate::api::events::CLOUDEVENTS_JSON;
+use crate::db::jobs;
+use crate::db::outbox::{self, Claimed, Ending};
+use crate::domain::delivery::wait_after;
+use crate::transaction;
+use crate::webhook::{Attempt, Outcome, TIMEOUT};
+
+/// Attempts of one process at a time.
+pub const AT_ONCE: u32 = 64;
+/// A claim outlives the longest attempt.
+const CLAIM: SignedDuration = SignedDuration::from_secs(TIMEOUT.as_secs().cast_signed() * 3);
+
+impl App {
+    /// Claims deliveries that are due, `limit` at most.
+    pub async fn claim_deliveries(&self, limit: u32) -> Result<Vec<Claimed>, Error> {
+        let now = self.clock.now();
+        let until = now.checked_add(CLAIM).unwrap_or(now);
+        transaction!(self.db, |tx| outbox::claim(tx, now, until, limit).await.map_err(Error::from))
+    }
+
+    /// Attempts one claimed delivery and writes how it went.
+    pub async fn attempt_delivery(&self, claimed: &Claimed) -> Result<(), Error> {
+        let outcome = self.deliver(claimed).await?;
+        let (id, job) = (claimed.event.id, claimed.event.job);
+        let now = self.clock.now();
+        let gone = "the receiver answered 410: it wants nothing more of this job";
+        match &outcome {
+            Outcome::Delivered => tracing::debug!(event = %id, %job, "callback delivered"),
+            Outcome::Gone => tracing::info!(event = %id, %job, "callback disabled by its receiver"),
+            Outcome::Failed { reason, .. } => {
+                tracing::warn!(event = %id, %job, reason, attempt = claimed.attempts + 1, "callback failed")
+            }
+        }
+        transaction!(self.db, |tx| {
+            match &outcome {
+                Outcome::Delivered => outbox::settle(tx, id, &Ending::Delivered, now).await?,
+                Outcome::Gone => {
+                    jobs::disable_callback(tx, job).await?;
+                    outbox::bury(tx, job, gone).await?;
+                }
+                Outcome::Failed { reason, retry_after } => {
+                    let jitter = self.ids.secret()[0];
+                    let wait = wait_after(claimed.attempts + 1, *retry_after, jitter);
+                    let at = wait.and_then(|wait| now.checked_add(wait).ok());
+                    let ending = match at {
+                        Some(at) => Ending::Later { at, error: reason },
+                        None => Ending::Dead { error: reason },
+                    };
+                    outbox::settle(tx, id, &ending, now).await?;
+                }
+            }
+            tx.notify("deliveries");
+            Ok::<_, Error>(())
+        })
+    }
+
+    async fn deliver(&self, claimed: &Claimed) -> Result<Outcome, Error> {
+        let source = self.origin();
+        let document = super::events::document(&claimed.event, &source)?;
+        let body = super::jobs::json(&document)?;
+        let secret = self.keys.open_sealed(super::jobs::CALLBACK, &claimed.secret)?;
+        let attempt = Attempt {
+            url: &claimed.url,
+            secret: &secret,
+            id: &document.id,
+            now: self.clock.now(),
+            content_type: CLOUDEVENTS_JSON,
+            body: body.as_bytes(),
+        };
+        Ok(self.webhooks.deliver(attempt).await)
+    }
+
+    /// Delivers for ever: claims as slots are free, wakes on new events, and looks again every `period`.
+    pub async fn run_callbacks(self: Arc<Self>, period: Duration, stop: tokio_util::sync::CancellationToken) {
+        let mut ear = self.db.wakeups().listen("deliveries");
+        let mut running = tokio::task::JoinSet::new();
+        while !stop.is_cancelled() {
+            let free = AT_ONCE.saturating_sub(u32::try_from(running.len()).unwrap_or(AT_ONCE));
+            match self.claim_deliveries(free).await {
+                Ok(claimed) => {
+                    for work in claimed {
+                        let app = self.clone();
+                        running.spawn(async move { app.attempt_and_log(&work).await });
+                    }
+                }
+                Err(error) => tracing::warn!(%error, "deliveries cannot be claimed"),
+            }
+            let deadline = tokio::time::Instant::now() + period;
+            tokio::select! {
+                () = stop.cancelled() => {}
+                _ = ear.wait(deadline) => {}
+                Some(_) = running.join_next(), if !running.is_empty() => {}
+            }
+        }
+        // attempts under way are bounded in time; one that is cut off is attempted again under the same id
+        while running.join_next().await.is_some() {}
+    }
+
+    async fn attempt_and_log(&self, work: &Claimed) {
+        if let Err(error) = self.attempt_delivery(work).await {
+            tracing::warn!(%error, event = %work.event.id, "a delivery's outcome cannot be written; it will be attempted again");
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Events: what is told of a job, to a poll and to a callback.
+//!
+//! A fact gets its id where it happens and keeps it. Use cases collect facts and write them last, in the transaction of the change itself
+//! ([`crate::db::outbox::append`]). The document here is the same for every reader.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::error::Error;
+use super::{App, Caller, Paging};
+use crate::api::events::{Delivery, DeliveryState, Event};
+use crate::api::teams::Page;
+use crate::db::jobs::Job;
+use crate::db::outbox::{self, NewEvent};
+use crate::db::{Tx, Woken};
+use crate::transaction;
+
+/// What a poll of events asks for.
+#[derive(Debug, Clone, Default)]
+pub struct Poll {
+    /// Id of the last event seen.
+    pub after: Option<Uuid>,
+    pub wait: Duration,
+    pub limit: u32,
+}
+
+impl App {
+    /// A fact about a job, to be appended to the outbox at the end of the transaction.
+    pub(super) fn fact<T: Serialize>(&self, job: &Job, kind: &'static str, data: &T) -> Result<NewEvent, Error> {
+        let data = serde_json::to_string(data)
+            .map_err(|error| Error::internal("an event cannot be written as JSON").with_source(error))?;
+        let callback = job.callback_url.as_ref().filter(|_| !job.callback_disabled).map(|url| {
+            let origin = url::Url::parse(url).map_or(String::new(), |url| url.origin().ascii_serialization());
+            (url.clone(), origin)
+        });
+        Ok(NewEvent { id: self.ids.uuid(), job: job.id, kind, data, callback })
+    }
+
+    /// A team's events after the one last seen, oldest first; waits for one when there is none.
+    pub async fn events(&self, caller: &Caller, poll: &Poll, source: &str) -> Result<Page<Event>, Error> {
+        let deadline = Instant::now() + poll.wait;
+        let mut ear = self.db.wakeups().listen(&format!("events/{}", caller.team));
+        let after = match poll.after {
+            None => 0,
+            Some(id) => outbox::seq_of(&mut self.db.read().await?, caller.team, id)
+                .await?
+                .ok_or_else(|| Error::not_found("event", id, "leave `after` away to begin with the oldest event"))?,
+        };
+        loop {
+            let rows = outbox::after(&mut self.db.read().await?, caller.team, after, poll.limit).await?;
+            if rows.is_empty() && ear.wait(deadline).await == Woken::LookAgain {
+                continue;
+            }
+            let items = rows.iter().map(|row| document(row, source)).collect::<Result<Vec<_>, _>>()?;
+            let next = items.last().map(|event| event.id.clone());
+            return Ok(Page { items, next });
+        }
+    }
+
+    /// Deliveries, newest first, of one job or all.
+    pub async fn deliveries(
+        &self,
+        caller: &Caller,
+        job: Option<Uuid>,
+        paging: &Paging,
+    ) -> Result<Page<Delivery>, Error> {
+        let mut session = self.db.read().await?;
+        let rows = outbox::deliveries(&mut session, caller.team, job, &paging.after, paging.rows()).await?;
+        Ok(paging.page(rows.into_iter().map(delivery).collect(), |delivery| delivery.event.clone()))
+    }
+
+    /// Sends an event to its callback again, from the first attempt; nothing happens to one that is still pending.
+    pub async fn replay_delivery(&self, caller: &Caller, event: Uuid) -> Result<(), Error> {
+        transaction!(self.db, |tx| {
+            if outbox::replay(tx, caller.team, event, self.clock.now()).await? {
+                return Ok(());
+            }
+            match outbox::is_delivery(tx, caller.team, event).await? {
+                true => Ok(()),
+                false => Err(Error::not_found("delivery", event, "`GET /v1/webhooks/deliveries` lists them")),
+            }
+        })
+    }
+
+    /// Where the service says it is, when no request tells: `public_url`, else what it listens on.
+    pub(super) fn origin(&self) -> String {
+        match &self.settings.public_url {
+            Some(url) => url.as_str().trim_end_matches('/').to_owned(),
+            None => {
+                let scheme = if self.settings.tls.cert.is_some() { "https" } else { "http" };
+                format!("{scheme}://{}", self.settings.listen)
+            }
+        }
+    }
+
+    pub(super) async fn tell(&self, tx: &mut Tx, team: Uuid, facts: &[NewEvent]) -> Result<(), Error> {
+        Ok(outbox::append(tx, team, facts, self.clock.now()).await?)
+    }
+}
+
+/// The CloudEvent of a row.
+pub(super) fn document(row: &outbox::Event, source: &str) -> Result<Event, Error> {
+    let data = serde_json::from_str(&row.data)
+        .map_err(|error| Error::internal("an event in the outbox cannot be read").with_source(error))?;
+    Ok(Event {
+        specversion: "1.0".to_owned(),
+        id: row.id.to_string(),
+        source: source.to_owned(),
+        kind: row.kind.clone(),
+        subject: row.job.to_string(),
+        time: row.at.to_string(),
+        datacontenttype: "application/json".to_owned(),
+        data,
+    })
+}
+
+fn delivery(row: outbox::Delivery) -> Delivery {
+    let state = match row.state.as_str() {
+        "pending" => DeliveryState::Pending,
+        "delivered" => DeliveryState::Delivered,
+        _ => DeliveryState::Dead,
+    };
+    Delivery {
+        event: row.event.to_string(),
+        job: row.job.to_string(),
+        url: row.url,
+        state,
+        attempts: row.attempts,
+        last_error: row.last_error,
+        next_attempt_at: (state == DeliveryState::Pending).then(|| row.next_at.to_string()),
+    }
+}

@@ -1,0 +1,300 @@
+//! The service's own look at what a staging is to bring: its exact tree, and whether the store has it all.
+//!
+//! Runs in the background, claimed row by row, and may run twice. It computes the tree that the readiness receipt must name, refuses symlinks that lead
+//! out of it, and for a staging without a node proves every pack present, by its size in the store, before it says `near`. What is missing is named by
+//! file.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use futures::{StreamExt, TryStreamExt};
+use jiff::SignedDuration;
+use tokio::runtime::Handle;
+use uuid::Uuid;
+
+use super::App;
+use super::error::{Code, Error, Kind};
+use super::jobs::spec_of;
+use super::stored::parse_key;
+use crate::api::jobs::InputSpec;
+use crate::content::layout::Line;
+use crate::content::merge::Merged;
+use crate::content::path::RelPath;
+use crate::content::tree::TreeReader;
+use crate::db::stagings::{self, Claim, Expected, StoredPack};
+use crate::db::versions::Version;
+use crate::db::{jobs, versions};
+use crate::domain::selection::{self, OutsideLinks, Selection, staged_tree};
+use crate::domain::staging::State;
+use crate::store;
+use crate::transaction;
+
+/// Stagings looked into at the same time.
+const AT_ONCE: u32 = 4;
+/// Packs asked for at the same time.
+const HEADS: usize = 16;
+/// Packs of one page.
+const PAGE: u32 = 500;
+/// A claim is lost after this, so that another replica takes over.
+const CLAIM: SignedDuration = SignedDuration::from_mins(30);
+/// Wait after a store that could not be reached.
+const AGAIN: SignedDuration = SignedDuration::from_secs(10);
+/// Missing files that are named.
+const NAMED: usize = 10;
+
+/// What a look found.
+enum Found {
+    Expected(Expected),
+    /// The staging cannot succeed.
+    Refused {
+        code: &'static str,
+        detail: String,
+    },
+}
+
+/// One input, ready to be read.
+struct Source {
+    version: Version,
+    selection: Selection,
+}
+
+impl App {
+    /// Looks into stagings that nobody has looked into; answers how many there were.
+    pub async fn look_into_stagings(self: &Arc<Self>) -> Result<usize, Error> {
+        let now = self.clock.now();
+        let claim = Claim { now, until: now.saturating_add(CLAIM).unwrap_or(now) };
+        let claimed =
+            transaction!(self.db, |tx| stagings::claim_unchecked(tx, claim, AT_ONCE).await.map_err(Error::from))?;
+        let looks = claimed.iter().map(|(team, id)| self.look_or_retry(*team, *id));
+        futures::stream::iter(looks).buffer_unordered(AT_ONCE as usize).try_collect::<Vec<()>>().await?;
+        Ok(claimed.len())
+    }
+
+    async fn look_or_retry(self: &Arc<Self>, team: Uuid, id: Uuid) -> Result<(), Error> {
+        let Some(row) = stagings::get(&mut self.db.read().await?, team, id).await? else { return Ok(()) };
+        match self.look_into(&row).await {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                tracing::warn!(staging = %id, %error, "a staging's inputs cannot be looked into; again shortly");
+                let at = self.clock.now().saturating_add(AGAIN).unwrap_or_default();
+                transaction!(self.db, |tx| stagings::unclaim(tx, id, at).await.map_err(Error::from))
+            }
+        }
+    }
+
+    /// Computes what a staging must bring and, without a node, whether it is near; writes what was found.
+    pub(super) async fn look_into(self: &Arc<Self>, row: &stagings::Staging) -> Result<(), Error> {
+        let found = match self.sources(row).await? {
+            Ok(sources) => self.look_at(row, sources).await?,
+            Err(refused) => refused,
+        };
+        transaction!(self.db, |tx| {
+            let job = self.locked_job(tx, row.team, row.job).await?;
+            let Some(mut row) = stagings::get(tx, row.team, row.id).await? else { return Ok(()) };
+            if row.state.is_over() || row.state == State::Near {
+                return Ok(());
+            }
+            let was = row.state_seq;
+            let mut facts = Vec::new();
+            match &found {
+                Found::Expected(expected) => {
+                    stagings::set_expected(tx, row.id, expected).await?;
+                    row.expected = Some(*expected);
+                    row.bytes.total = expected.bytes;
+                    match row.node {
+                        None => {
+                            row.bytes.done = expected.bytes;
+                            self.move_staging(tx, &job, row, State::Near, &mut facts).await?;
+                        }
+                        Some(_) => self.write_staging(tx, &row, was).await?,
+                    }
+                }
+                Found::Refused { code, detail } => {
+                    row.error = Some(((*code).to_owned(), detail.clone()));
+                    self.move_staging(tx, &job, row, State::Failed, &mut facts).await?;
+                }
+            }
+            self.tell(tx, job.team, &facts).await
+        })
+    }
+
+    /// The job's inputs with their versions, or why there are none.
+    async fn sources(&self, row: &stagings::Staging) -> Result<Result<Vec<Source>, Found>, Error> {
+        let mut session = self.db.snapshot().await?;
+        let job = jobs::get(&mut session, row.team, row.job).await?.ok_or_else(|| super::jobs::no_job(row.job))?;
+        let spec = spec_of(&job)?;
+        let mut sources = Vec::new();
+        for (input, kept) in spec.work.iter().chain(&spec.data).zip(jobs::inputs(&mut session, job.id).await?) {
+            let Some(version) = versions::get(&mut session, kept.version).await? else {
+                let detail = format!("the version of `{}` is gone", input.from.escape_debug());
+                return Ok(Err(Found::Refused { code: "version_gone", detail }));
+            };
+            match selection_of(input, kept.path.as_bytes()) {
+                Ok(selection) => sources.push(Source { version, selection }),
+                Err(error) => return Ok(Err(Found::Refused { code: "bad_job", detail: error.to_string() })),
+            }
+        }
+        Ok(Ok(sources))
+    }
+
+    async fn look_at(self: &Arc<Self>, row: &stagings::Staging, sources: Vec<Source>) -> Result<Found, Error> {
+        if row.node.is_none() {
+            for source in &sources {
+                let missing = self.missing_packs(&source.version).await?;
+                if !missing.is_empty() {
+                    let detail = self.name_missing(&source.version, missing).await?;
+                    return Ok(Found::Refused { code: "packs_missing", detail });
+                }
+            }
+        }
+        self.expected_tree(sources).await
+    }
+
+    /// The tree of exactly what is staged.
+    async fn expected_tree(self: &Arc<Self>, sources: Vec<Source>) -> Result<Found, Error> {
+        let handle = Handle::current();
+        let opened: Vec<_> = sources.into_iter().map(|source| (source.version.tree_key, source.selection)).collect();
+        let app = self.clone();
+        let walked = tokio::task::spawn_blocking(move || {
+            let mut inputs = Vec::with_capacity(opened.len());
+            for (key, selection) in opened {
+                let tree = TreeReader::open(app.open_document(&handle, &key)?).map_err(selection::Error::Tree);
+                match tree {
+                    Ok(tree) => inputs.push((selection, tree)),
+                    Err(error) => return Ok(Err(error)),
+                }
+            }
+            Ok::<_, Error>(staged_tree(inputs))
+        });
+        match walked.await.map_err(|error| Error::internal("the walk of a tree ended early").with_source(error))?? {
+            Ok((tree, counts)) => {
+                Ok(Found::Expected(Expected { tree: *tree.as_bytes(), files: counts.files, bytes: counts.bytes }))
+            }
+            Err(selection::Error::Tree(error)) => Err(damaged("tree", error)),
+            Err(error @ selection::Error::OutsideLink { .. }) => {
+                Ok(Found::Refused { code: "outside_link", detail: error.to_string() })
+            }
+            Err(error @ selection::Error::NoSuchPath(_)) => {
+                Ok(Found::Refused { code: "path_not_found", detail: error.to_string() })
+            }
+            Err(error) => Ok(Found::Refused { code: "bad_job", detail: error.to_string() }),
+        }
+    }
+
+    /// Packs of a version that the store does not have as they should be.
+    async fn missing_packs(&self, version: &Version) -> Result<Vec<StoredPack>, Error> {
+        let (mut after, mut missing) = (0, Vec::new());
+        loop {
+            let page = stagings::layout_packs(&mut self.db.read().await?, version.layout.id, after, PAGE).await?;
+            let Some(last) = page.last() else { return Ok(missing) };
+            after = last.number;
+            let heads = page.into_iter().map(|pack| async move {
+                match self.is_present(&pack).await {
+                    Ok(true) => Ok(None),
+                    Ok(false) => Ok(Some(pack)),
+                    Err(error) => Err(error),
+                }
+            });
+            let found: Vec<Option<StoredPack>> =
+                futures::stream::iter(heads).buffer_unordered(HEADS).try_collect().await?;
+            missing.extend(found.into_iter().flatten());
+        }
+    }
+
+    async fn is_present(&self, pack: &StoredPack) -> Result<bool, Error> {
+        if !pack.is_sealed {
+            return Ok(false);
+        }
+        match self.store.head(&parse_key(&pack.key)?).await {
+            Ok(meta) => Ok(Some(meta.size) == pack.bytes),
+            Err(store::Error::NotFound { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Which files lie in missing packs, in words.
+    async fn name_missing(self: &Arc<Self>, version: &Version, missing: Vec<StoredPack>) -> Result<String, Error> {
+        let handle = Handle::current();
+        let ids: HashSet<[u8; 32]> = missing.iter().filter_map(|pack| pack.id).collect();
+        let (app, tree, layout) = (self.clone(), version.tree_key.clone(), version.layout.key.clone());
+        let walked = tokio::task::spawn_blocking(move || {
+            let pairs = Merged::open(app.open_document(&handle, &tree)?, app.open_document(&handle, &layout)?);
+            let pairs = pairs.map_err(|error| damaged("layout", error))?;
+            let lost: Vec<bool> = pairs.packs().iter().map(|pack| ids.contains(pack.as_bytes())).collect();
+            let mut files: Vec<RelPath> = Vec::new();
+            for pair in pairs {
+                let (entry, line) = pair.map_err(|error| damaged("layout", error))?;
+                let Some(Line::File(file)) = line else { continue };
+                let is_lost = |pack: u32| lost.get(pack as usize).copied().unwrap_or(true);
+                if file.segments.iter().filter_map(|segment| segment.pack).any(is_lost) {
+                    files.push(entry.path);
+                    if files.len() > NAMED {
+                        break;
+                    }
+                }
+            }
+            Ok::<_, Error>(files)
+        });
+        let files =
+            walked.await.map_err(|error| Error::internal("the walk of a layout ended early").with_source(error))??;
+        let more = if files.len() > NAMED { ", and more" } else { "" };
+        let named: Vec<String> = files.iter().take(NAMED).map(|path| format!("`{path}`")).collect();
+        let count = missing.len();
+        Ok(format!(
+            "the store lacks {count} of the packs of `{}`; affected: {}{more}",
+            version.reference(),
+            named.join(", ")
+        ))
+    }
+
+    /// Whether a path is a file or directory of a version: read at submit, so that a typing error is known at once.
+    pub(super) async fn check_path(self: &Arc<Self>, version: &Version, path: &RelPath) -> Result<(), Error> {
+        let (app, handle, key, wanted) = (self.clone(), Handle::current(), version.tree_key.clone(), path.clone());
+        let walked = tokio::task::spawn_blocking(move || {
+            let tree = TreeReader::open(app.open_document(&handle, &key)?);
+            for entry in tree.map_err(|error| damaged("tree", error))? {
+                let entry = entry.map_err(|error| damaged("tree", error))?;
+                if entry.path >= wanted {
+                    return Ok(
+                        entry.path == wanted && !matches!(entry.kind, crate::content::tree::Kind::Symlink { .. })
+                    );
+                }
+            }
+            Ok::<_, Error>(false)
+        });
+        match walked.await.map_err(|error| Error::internal("the walk of a tree ended early").with_source(error))?? {
+            true => Ok(()),
+            false => {
+                let hint = format!("`dray ls {}` lists what it holds", version.reference());
+                Err(Error::new(
+                    PATH_NOT_FOUND,
+                    format!("`{}` holds no file or directory `{path}`", version.reference()),
+                    hint,
+                ))
+            }
+        }
+    }
+}
+
+pub const DAMAGED: Code = Code::new(Kind::Corrupt, "corrupt", "stored bytes are not what was stored");
+pub const PATH_NOT_FOUND: Code = Code::new(Kind::NotFound, "path_not_found", "the version has no such path");
+
+fn damaged(what: &'static str, error: impl std::error::Error + Send + Sync + 'static) -> Error {
+    Error::new(
+        DAMAGED,
+        format!("the {what} of an input cannot be read"),
+        "push the dataset again, and submit the job with the new version",
+    )
+    .with_source(error)
+}
+
+fn selection_of(input: &InputSpec, subtree: &[u8]) -> Result<Selection, selection::Error> {
+    Selection::new(&selection::Input {
+        at: &input.at,
+        subtree,
+        include: &input.include,
+        exclude: &input.exclude,
+        shard: input.shard.as_deref(),
+        links: if input.allow_outside_links { OutsideLinks::Keep } else { OutsideLinks::Refuse },
+    })
+}

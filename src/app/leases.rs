@@ -1,0 +1,223 @@
+//! Leases: granted, renewed, released, and released by the reconciler when their time has run out.
+//!
+//! Everything happens under the job's lock. The end of a lease decides, in the same transaction, which outputs are due and what becomes of its
+//! stagings; the node learns of it by its work list.
+
+use uuid::Uuid;
+
+use super::error::{Code, Error, Kind};
+use super::jobs::{no_job, over, reason_of, wire_reason};
+use super::{App, Caller, Idempotency};
+use crate::api::jobs::{GrantLease, Lease, ReleaseReason};
+use crate::api::teams::Page;
+use crate::db::outbox::NewEvent;
+use crate::db::{Tx, jobs, leases, nodes, outputs, stagings};
+use crate::domain::job::Step;
+use crate::domain::lease::{self, Reason};
+use crate::domain::{output, staging};
+use crate::transaction;
+
+pub const NODE_NOT_FOUND: Code = Code::new(Kind::NotFound, "node_not_found", "no such node in this team");
+pub const LEASE_HELD: Code = Code::new(Kind::Conflict, "lease_held", "the job holds a lease already");
+pub const LEASE_OVER: Code = Code::new(Kind::Conflict, "lease_over", "the lease has ended");
+
+/// Leases ended by one run of the reconciler.
+const SWEEP: u32 = 100;
+
+impl App {
+    pub async fn grant_lease(&self, caller: &Caller, request: &GrantLease, call: &Idempotency) -> Result<Lease, Error> {
+        let job = super::tokens::parse_id("job", &request.job)?;
+        transaction!(self.db, |tx| {
+            if let Some(earlier) = self.replay(tx, caller.team, call).await? {
+                return Ok(earlier);
+            }
+            let now = self.clock.now();
+            let until = lease::parse_until(&request.until, now).map_err(refused)?;
+            let mut job = self.locked_job(tx, caller.team, job).await?;
+            let node = self.node_named(tx, caller.team, &request.node).await?;
+            let newest = leases::newest(tx, job.id).await?;
+            let tenure = lease::grant(newest.as_ref().map(|lease| &lease.tenure), until).map_err(refused)?;
+            job.state = job.state.after(Step::Granted, job.reason).ok_or_else(|| over(&job))?;
+            job.epoch = tenure.epoch;
+            job.reason = None;
+            let node_name = request.node.clone();
+            let row = leases::Lease { id: self.ids.uuid(), team: job.team, job: job.id, node, node_name, tenure };
+            leases::insert(tx, &row, request.gpus, now).await?;
+            let spec = super::jobs::spec_of(&job)?;
+            let names: Vec<&str> = spec.output.iter().map(|output| output.name.as_str()).collect();
+            outputs::declare(tx, job.id, tenure.epoch, &names, now).await?;
+            jobs::update(tx, &job, now).await?;
+            let made = document(&row);
+            self.remember(tx, caller.team, call, &made).await?;
+            let fact = self.fact(&job, "dray.lease.granted.v1", &made)?;
+            self.tell(tx, job.team, &[fact]).await?;
+            Ok::<_, Error>(made)
+        })
+    }
+
+    /// The node's id, or who was probably meant.
+    async fn node_named(&self, tx: &mut Tx, team: Uuid, name: &str) -> Result<Uuid, Error> {
+        if let Some(node) = nodes::by_name(tx, team, name).await? {
+            return Ok(node.id);
+        }
+        let known: Vec<String> = nodes::page(tx, team, "", 100).await?.into_iter().map(|node| node.name).collect();
+        let detail = format!("there is no node `{}`", name.escape_debug());
+        let hint = match known.is_empty() {
+            true => "add it with `dray node add NAME`, then start its agent".to_owned(),
+            false => format!("the team's nodes are {}", known.iter().take(10).cloned().collect::<Vec<_>>().join(", ")),
+        };
+        Err(Error::new(NODE_NOT_FOUND, detail, hint).with_data(serde_json::json!({ "nodes": known })))
+    }
+
+    pub async fn renew_lease(&self, caller: &Caller, id: Uuid, until: &str) -> Result<Lease, Error> {
+        transaction!(self.db, |tx| {
+            let now = self.clock.now();
+            let until = lease::parse_until(until, now).map_err(refused)?;
+            let (job, mut row) = self.locked_lease(tx, caller.team, id).await?;
+            row.tenure.renew(until, now).map_err(refused)?;
+            leases::update(tx, &row, now).await?;
+            let fact = self.fact(&job, "dray.lease.renewed.v1", &document(&row))?;
+            tx.notify(format!("node/{}", row.node));
+            self.tell(tx, job.team, &[fact]).await?;
+            Ok::<_, Error>(document(&row))
+        })
+    }
+
+    /// Ends a lease. Said twice with the same reason, it is done once.
+    pub async fn release_lease(&self, caller: &Caller, id: Uuid, reason: ReleaseReason) -> Result<Lease, Error> {
+        transaction!(self.db, |tx| {
+            let (mut job, mut row) = self.locked_lease(tx, caller.team, id).await?;
+            let mut probe = row.tenure;
+            if probe.release(reason_of(reason)).map_err(refused)? {
+                let mut facts = Vec::new();
+                self.end_lease(tx, &mut job, &mut row, reason_of(reason), &mut facts).await?;
+                self.tell(tx, job.team, &facts).await?;
+            }
+            Ok::<_, Error>(document(&row))
+        })
+    }
+
+    pub async fn list_leases(&self, caller: &Caller, job: Uuid) -> Result<Page<Lease>, Error> {
+        let mut session = self.db.read().await?;
+        jobs::get(&mut session, caller.team, job).await?.ok_or_else(|| no_job(job))?;
+        let rows = leases::of_job(&mut session, job, 1_000).await?;
+        Ok(Page { items: rows.iter().map(document).collect(), next: None })
+    }
+
+    /// Releases leases whose time has run out; answers how many. May run in several replicas at once.
+    pub async fn expire_leases(&self) -> Result<usize, Error> {
+        let due = leases::due(&mut self.db.read().await?, self.clock.now(), SWEEP).await?;
+        for (team, job) in &due {
+            self.expire_lease(*team, *job).await?;
+        }
+        Ok(due.len())
+    }
+
+    async fn expire_lease(&self, team: Uuid, job: Uuid) -> Result<(), Error> {
+        transaction!(self.db, |tx| {
+            let mut job = self.locked_job(tx, team, job).await?;
+            let newest = leases::newest(tx, job.id).await?;
+            let Some(mut row) = newest.filter(|row| row.tenure.is_due(self.clock.now())) else { return Ok(()) };
+            let mut facts = Vec::new();
+            self.end_lease(tx, &mut job, &mut row, Reason::Expired, &mut facts).await?;
+            self.tell(tx, team, &facts).await
+        })
+    }
+
+    /// The job and its lease, the job locked.
+    async fn locked_lease(&self, tx: &mut Tx, team: Uuid, id: Uuid) -> Result<(jobs::Job, leases::Lease), Error> {
+        let missing = || Error::not_found("lease", id, "`GET /v1/leases?job=` lists a job's leases");
+        let before = leases::get(tx, team, id).await?.ok_or_else(missing)?;
+        let job = self.locked_job(tx, team, before.job).await?;
+        let row = leases::get(tx, team, id).await?.ok_or_else(missing)?;
+        Ok((job, row))
+    }
+
+    /// Ends the live lease of a job: outputs become due, stagings are released, the job is returning or settled.
+    async fn end_lease(
+        &self,
+        tx: &mut Tx,
+        job: &mut jobs::Job,
+        row: &mut leases::Lease,
+        reason: Reason,
+        facts: &mut Vec<NewEvent>,
+    ) -> Result<(), Error> {
+        let now = self.clock.now();
+        row.tenure.released = Some(reason);
+        leases::update(tx, row, now).await?;
+        facts.push(self.fact(job, "dray.lease.released.v1", &document(row))?);
+        if let Some(state) = job.state.after(Step::Released(reason), job.reason) {
+            job.state = state;
+        }
+        job.reason = Some(reason);
+        let staged = self.release_staging(tx, job, row, facts).await?;
+        let spec = super::jobs::spec_of(job)?;
+        for mut output in outputs::of_epoch(tx, job.id, row.tenure.epoch).await? {
+            let declared = spec.output.iter().find(|declared| declared.name == output.name);
+            output.due = declared.is_some_and(|declared| super::outputs::when_of(declared.when).is_due(reason));
+            if output.due && !staged && !output.state.is_final() {
+                output.state = output::State::Missing;
+                let detail = "the job's data never came to the node, so nothing can come back from it";
+                output.error = Some(("not_staged".to_owned(), detail.to_owned()));
+            }
+            if output.due {
+                outputs::update(tx, &output, now).await?;
+            }
+        }
+        self.settle_job(tx, job, row.tenure.epoch, facts).await?;
+        jobs::update(tx, job, now).await?;
+        tx.notify(format!("node/{}", row.node));
+        Ok(())
+    }
+
+    /// Ends the lease of a cancelled job: nothing is due.
+    pub(super) async fn end_cancelled_lease(
+        &self,
+        tx: &mut Tx,
+        job: &mut jobs::Job,
+        row: &mut leases::Lease,
+        facts: &mut Vec<NewEvent>,
+    ) -> Result<(), Error> {
+        row.tenure.released = Some(Reason::Preempted);
+        job.reason = Some(Reason::Preempted);
+        leases::update(tx, row, self.clock.now()).await?;
+        facts.push(self.fact(job, "dray.lease.released.v1", &document(row))?);
+        tx.notify(format!("node/{}", row.node));
+        Ok(())
+    }
+
+    /// Releases the lease's live staging; `false` when there was none, so that nothing can come back.
+    async fn release_staging(
+        &self,
+        tx: &mut Tx,
+        job: &jobs::Job,
+        row: &leases::Lease,
+        facts: &mut Vec<NewEvent>,
+    ) -> Result<bool, Error> {
+        let Some(live) = stagings::live(tx, job.id, Some(row.id)).await? else { return Ok(false) };
+        self.move_staging(tx, job, live, staging::State::Released, facts).await?;
+        Ok(true)
+    }
+}
+
+fn refused(error: lease::Error) -> Error {
+    let text = error.to_string();
+    match error {
+        lease::Error::NotAnInstant { .. } | lease::Error::NotFuture { .. } | lease::Error::TooLong { .. } => {
+            Error::invalid("until", text, "give an RFC 3339 instant in the future, such as `2026-12-01T02:00:00Z`")
+        }
+        lease::Error::Held { .. } => Error::new(LEASE_HELD, text, "release it, or wait until it expires"),
+        lease::Error::Over { .. } => Error::new(LEASE_OVER, text, "grant a new lease"),
+    }
+}
+
+pub(super) fn document(row: &leases::Lease) -> Lease {
+    Lease {
+        id: row.id.to_string(),
+        job: row.job.to_string(),
+        node: row.node_name.clone(),
+        epoch: row.tenure.epoch,
+        expires_at: row.tenure.until.to_string(),
+        released: row.tenure.released.map(wire_reason),
+    }
+}

@@ -1,0 +1,293 @@
+//! Which entries of a version a job stages, and where in its directory they come to lie.
+//!
+//! Pure, streaming, shared by the service and the agent: both compute the same tree from the same inputs, so that a receipt's tree digest can be
+//! checked. Memory is bounded by path depth. Rules:
+//!
+//! * a pattern picks an entry when it matches the entry's path or a directory above it, relative to the staged subtree; `exclude` wins over `include`;
+//! * with `include` or `shard` a directory is staged only for the sake of something in it, else every directory is;
+//! * `shard = "i/n"` deals the picked files and symlinks in turn, in tree order; hard links are dealt as files of their own;
+//! * a hard link stays one while the first member of its group is picked too, else it becomes a file of its own.
+
+use super::job::{BadGlob, Shard, glob_set};
+use crate::content::digest::Digest;
+use crate::content::path::{Profile, RelPath, symlink_escapes};
+use crate::content::tree::{Counts, Entry, Kind, TreeReader, TreeWriter};
+use globset::GlobSet;
+use std::ffi::OsStr;
+use std::io::BufRead;
+use std::os::unix::ffi::OsStrExt;
+
+/// Mode of directories that no version speaks of: the parents of `at`, and `at` itself.
+pub const DIR_MODE: u32 = 0o755;
+
+/// One input's choice, compiled.
+#[derive(Debug, Clone)]
+pub struct Selection {
+    pub at: RelPath,
+    /// File or directory of the version; all of it when `None`.
+    pub subtree: Option<RelPath>,
+    include: Option<GlobSet>,
+    exclude: GlobSet,
+    shard: Option<Shard>,
+    links: OutsideLinks,
+}
+
+/// Whether symlinks that point out of what is staged are staged as text or refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OutsideLinks {
+    Refuse,
+    Keep,
+}
+
+/// An input as declared.
+#[derive(Debug, Clone, Copy)]
+pub struct Input<'a> {
+    pub at: &'a str,
+    /// Empty for the whole version.
+    pub subtree: &'a [u8],
+    pub include: &'a [String],
+    pub exclude: &'a [String],
+    pub shard: Option<&'a str>,
+    pub links: OutsideLinks,
+}
+
+/// Why an input cannot be staged.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Glob(#[from] BadGlob),
+    #[error("`{0}` is not a relative path")]
+    Path(String),
+    #[error("`{0}` is not `i/n`")]
+    Shard(String),
+    #[error("`{0}` is neither a file nor a directory of the version")]
+    NoSuchPath(RelPath),
+    #[error(
+        "the symlink `{path}` points out of what is staged; say `allow_outside_links = true` on the input to stage it as text"
+    )]
+    OutsideLink { path: RelPath },
+    #[error("`{path}` would lie too deep or too long below its input's `at`; choose a shorter one")]
+    TooLong { path: String },
+    #[error("the tree of an input cannot be read")]
+    Tree(#[source] crate::content::tree::Error),
+}
+
+impl Selection {
+    pub fn new(input: &Input<'_>) -> Result<Self, Error> {
+        let path = |bytes: &[u8]| {
+            RelPath::parse(bytes).map_err(|_| Error::Path(String::from_utf8_lossy(bytes).escape_debug().to_string()))
+        };
+        let shard =
+            input.shard.map(|text| Shard::parse(text).ok_or_else(|| Error::Shard(text.to_owned()))).transpose()?;
+        Ok(Self {
+            at: path(input.at.as_bytes())?,
+            subtree: if input.subtree.is_empty() { None } else { Some(path(input.subtree)?) },
+            include: if input.include.is_empty() { None } else { Some(glob_set(input.include)?) },
+            exclude: glob_set(input.exclude)?,
+            shard,
+            links: input.links,
+        })
+    }
+
+    /// Whether every entry of the version is staged.
+    pub fn is_whole(&self) -> bool {
+        self.subtree.is_none() && self.include.is_none() && self.exclude.is_empty() && self.shard.is_none()
+    }
+
+    /// The part of `path` below the staged subtree; `None` outside of it or for the subtree itself.
+    fn relative<'p>(&self, path: &'p RelPath) -> Option<&'p [u8]> {
+        match &self.subtree {
+            None => Some(path.as_bytes()),
+            Some(root) if path.is_below(root) => path.as_bytes().get(root.as_bytes().len() + 1..),
+            Some(_) => None,
+        }
+    }
+
+    fn is_picked(&self, relative: &[u8]) -> bool {
+        let hits = |set: &GlobSet| {
+            let ends = relative.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(end, _)| end);
+            ends.chain([relative.len()])
+                .any(|end| set.is_match(OsStr::from_bytes(relative.get(..end).unwrap_or_default())))
+        };
+        self.include.as_ref().is_none_or(hits) && !(!self.exclude.is_empty() && hits(&self.exclude))
+    }
+
+    fn place(&self, relative: &[u8]) -> Result<RelPath, Error> {
+        let too_long = |_| Error::TooLong { path: String::from_utf8_lossy(relative).escape_debug().to_string() };
+        self.at.join(relative).map_err(too_long)
+    }
+}
+
+/// An entry and where it goes.
+#[derive(Debug, Clone)]
+pub struct Placed {
+    /// With its path in the job's directory.
+    pub entry: Entry,
+    /// Path in the version; `None` for a directory that is there for `at` only.
+    pub source: Option<RelPath>,
+    /// Where the layout has this file's bytes when that is not `source`: a hard link whose first member is not staged as such.
+    pub data_of: Option<RelPath>,
+}
+
+/// Walks one version's tree in order and gives out what is staged of it.
+#[derive(Debug)]
+pub struct Picker<'a> {
+    selection: &'a Selection,
+    /// Directories not yet needed by anything in them.
+    pending: Vec<Placed>,
+    ordinal: u64,
+    root: Root,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Root {
+    Unseen,
+    Placed,
+}
+
+impl<'a> Picker<'a> {
+    pub fn new(selection: &'a Selection) -> Self {
+        Self { selection, pending: Vec::new(), ordinal: 0, root: Root::Unseen }
+    }
+
+    /// Takes the next entry of the version and appends what it adds to the job's directory.
+    pub fn push(&mut self, entry: &Entry, out: &mut Vec<Placed>) -> Result<(), Error> {
+        if let Some(root) = &self.selection.subtree
+            && entry.path == *root
+        {
+            return self.push_subtree(entry, out);
+        }
+        let Some(relative) = self.selection.relative(&entry.path) else { return Ok(()) };
+        self.place_root(out);
+        self.pending.retain(|dir| dir.source.as_ref().is_some_and(|source| entry.path.is_below(source)));
+        if !self.selection.is_picked(relative) {
+            if let (Kind::Dir { .. }, Some(_)) = (&entry.kind, &self.selection.include) {
+                let dir = self.placed(entry, relative)?;
+                self.pending.push(dir);
+            }
+            return Ok(());
+        }
+        match &entry.kind {
+            Kind::Dir { .. } if self.selection.include.is_some() || self.selection.shard.is_some() => {
+                let dir = self.placed(entry, relative)?;
+                self.pending.push(dir);
+                return Ok(());
+            }
+            Kind::Dir { .. } => {}
+            Kind::File { .. } | Kind::Symlink { .. } => {
+                let ordinal = self.ordinal;
+                self.ordinal += 1;
+                if self.selection.shard.is_some_and(|shard| !shard.takes(ordinal)) {
+                    return Ok(());
+                }
+            }
+        }
+        if let Kind::Symlink { target, .. } = &entry.kind
+            && self.selection.links == OutsideLinks::Refuse
+            && RelPath::parse(relative).is_ok_and(|below| symlink_escapes(&below, target))
+        {
+            return Err(Error::OutsideLink { path: entry.path.clone() });
+        }
+        out.append(&mut self.pending);
+        out.push(self.placed(entry, relative)?);
+        Ok(())
+    }
+
+    /// After the last entry. Fails when the subtree was not there.
+    pub fn finish(&mut self, out: &mut Vec<Placed>) -> Result<(), Error> {
+        match (&self.selection.subtree, self.root) {
+            (Some(root), Root::Unseen) => Err(Error::NoSuchPath(root.clone())),
+            _ => {
+                self.place_root(out);
+                Ok(())
+            }
+        }
+    }
+
+    fn push_subtree(&mut self, entry: &Entry, out: &mut Vec<Placed>) -> Result<(), Error> {
+        match &entry.kind {
+            Kind::Dir { .. } => self.place_root(out),
+            Kind::Symlink { .. } => return Err(Error::NoSuchPath(entry.path.clone())),
+            Kind::File { size, mode, mtime, digest, hardlink } => {
+                self.root = Root::Placed;
+                let kind = Kind::File { size: *size, mode: *mode, mtime: *mtime, digest: *digest, hardlink: None };
+                let entry_there = Entry { path: self.selection.at.clone(), kind };
+                out.push(Placed { entry: entry_there, source: Some(entry.path.clone()), data_of: hardlink.clone() });
+            }
+        }
+        Ok(())
+    }
+
+    fn place_root(&mut self, out: &mut Vec<Placed>) {
+        if self.root == Root::Unseen {
+            self.root = Root::Placed;
+            let entry = Entry { path: self.selection.at.clone(), kind: Kind::Dir { mode: DIR_MODE } };
+            out.push(Placed { entry, source: self.selection.subtree.clone(), data_of: None });
+        }
+    }
+
+    fn placed(&self, entry: &Entry, relative: &[u8]) -> Result<Placed, Error> {
+        let (mut kind, mut data_of) = (entry.kind.clone(), None);
+        if let Kind::File { hardlink, .. } = &mut kind
+            && let Some(first) = hardlink.take()
+        {
+            let kept = match (self.selection.relative(&first), self.selection.shard) {
+                (Some(below), None) if self.selection.is_picked(below) => Some(self.selection.place(below)?),
+                _ => None,
+            };
+            if kept.is_none() {
+                data_of = Some(first);
+            }
+            *hardlink = kept;
+        }
+        let entry_there = Entry { path: self.selection.place(relative)?, kind };
+        Ok(Placed { entry: entry_there, source: Some(entry.path.clone()), data_of })
+    }
+}
+
+/// The tree of a job's directory without `out`: every input's entries under its `at`, the parents of each `at` before them.
+///
+/// `inputs` in any order; their places must not clash (see [`super::job::check`]). Reads each tree once.
+pub fn staged_tree<R: BufRead>(mut inputs: Vec<(Selection, TreeReader<R>)>) -> Result<(Digest, Counts), Error> {
+    inputs.sort_by(|left, right| left.0.at.cmp(&right.0.at));
+    let mut writer = TreeWriter::new(std::io::sink(), Profile::Posix).map_err(Error::Tree)?;
+    let (mut out, mut parents): (Vec<Placed>, Vec<RelPath>) = (Vec::new(), Vec::new());
+    for (selection, reader) in inputs {
+        for parent in parents_of(&selection.at) {
+            if !parents.contains(&parent) {
+                writer
+                    .write(&Entry { path: parent.clone(), kind: Kind::Dir { mode: DIR_MODE } })
+                    .map_err(Error::Tree)?;
+                parents.push(parent);
+            }
+        }
+        let mut picker = Picker::new(&selection);
+        for entry in reader {
+            picker.push(&entry.map_err(Error::Tree)?, &mut out)?;
+            write_all(&mut writer, &mut out)?;
+        }
+        picker.finish(&mut out)?;
+        write_all(&mut writer, &mut out)?;
+    }
+    let (digest, counts, _) = writer.finish().map_err(Error::Tree)?;
+    Ok((digest, counts))
+}
+
+fn write_all(writer: &mut TreeWriter<std::io::Sink>, out: &mut Vec<Placed>) -> Result<(), Error> {
+    out.drain(..).try_for_each(|placed| writer.write(&placed.entry).map_err(Error::Tree))
+}
+
+/// The directories above `path`, topmost first.
+pub fn parents_of(path: &RelPath) -> Vec<RelPath> {
+    let mut above = Vec::new();
+    let mut next = path.parent();
+    while let Some(parent) = next {
+        next = parent.parent();
+        above.push(parent);
+    }
+    above.reverse();
+    above
+}
+
+#[cfg(test)]
+mod tests;
