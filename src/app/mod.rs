@@ -24,6 +24,7 @@ pub mod links;
 mod nodes;
 pub mod objects;
 pub mod outputs;
+mod open;
 mod page;
 pub mod read;
 mod receipts;
@@ -35,6 +36,7 @@ pub mod teams;
 pub mod tokens;
 pub mod upload;
 pub mod versions;
+mod upkeep;
 
 use std::sync::Arc;
 
@@ -49,7 +51,10 @@ use crate::webhook::Webhooks;
 
 pub use error::{Code, Error, Kind};
 pub use keys::Keys;
+pub use open::OpenError;
 pub use page::Paging;
+
+pub use crate::db::{Listener, Woken};
 
 /// Everything a use case needs, shared by all requests and all background work.
 #[derive(Debug)]
@@ -64,6 +69,8 @@ pub struct App {
     pub data: data::Data,
     /// Sends callbacks, to addresses it has judged.
     pub webhooks: Webhooks,
+    /// What URLs of ours begin with when no request says better: `public_url`, else the address we listen on. No `/` at its end.
+    pub origin: String,
 }
 
 /// Whoever calls, proven by a token. Everything a use case reads or changes belongs to `team`.

@@ -14,6 +14,7 @@
 //! let mut session = db.snapshot().await?;           reads that see one moment
 //! ```
 
+mod carrier;
 mod error;
 pub mod idempotency;
 pub mod jobs;
@@ -97,6 +98,11 @@ impl Db {
 
     pub fn wakeups(&self) -> &Wakeups {
         &self.wakeups
+    }
+
+    /// Whether the database answers.
+    pub async fn ping(&self) -> Result<(), Error> {
+        self.read().await?.one("SELECT 1", vec![]).await.map(drop)
     }
 
     /// SQLite serves one process only; Postgres any number.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 const SLOTS: usize = 256;
 
@@ -19,12 +20,13 @@ pub struct Wakeups {
     slots: Arc<[watch::Sender<u64>]>,
     /// How long a waiter trusts silence.
     poll: Duration,
+    closing: CancellationToken,
 }
 
 impl Wakeups {
     /// `poll` bounds how long a lost notification can go unnoticed.
     pub fn new(poll: Duration) -> Self {
-        Self { slots: (0..SLOTS).map(|_| watch::channel(0).0).collect(), poll }
+        Self { slots: (0..SLOTS).map(|_| watch::channel(0).0).collect(), poll, closing: CancellationToken::new() }
     }
 
     /// Wakes every waiter of `topic` in this process. Transactions use [`super::Tx::notify`] instead.
@@ -39,9 +41,18 @@ impl Wakeups {
         }
     }
 
+    /// Ends every wait, now and later, as if its deadline were over: the service is about to stop.
+    pub fn close(&self) {
+        self.closing.cancel();
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.closing.is_cancelled()
+    }
+
     /// Begins to listen. Do this *before* looking at the database: what is committed after it wakes the listener.
     pub fn listen(&self, topic: &str) -> Listener {
-        Listener { slot: self.slot(topic).subscribe(), poll: self.poll }
+        Listener { slot: self.slot(topic).subscribe(), poll: self.poll, closing: self.closing.clone() }
     }
 
     fn slot(&self, topic: &str) -> &watch::Sender<u64> {
@@ -55,6 +66,7 @@ impl Wakeups {
 pub struct Listener {
     slot: watch::Receiver<u64>,
     poll: Duration,
+    closing: CancellationToken,
 }
 
 /// Why a wait ended.
@@ -70,10 +82,13 @@ impl Listener {
     /// Waits for a wake-up, the poll, or the deadline, whichever comes first.
     pub async fn wait(&mut self, deadline: Instant) -> Woken {
         let until = deadline.min(Instant::now() + self.poll);
-        match tokio::time::timeout_at(until, self.slot.changed()).await {
-            Ok(_) => Woken::LookAgain,
-            Err(_) if until < deadline => Woken::LookAgain,
-            Err(_) => Woken::TimeIsUp,
+        tokio::select! {
+            () = self.closing.cancelled() => Woken::TimeIsUp,
+            woken = tokio::time::timeout_at(until, self.slot.changed()) => match woken {
+                Ok(_) => Woken::LookAgain,
+                Err(_) if until < deadline => Woken::LookAgain,
+                Err(_) => Woken::TimeIsUp,
+            },
         }
     }
 }
@@ -98,5 +113,15 @@ mod tests {
         let deadline = Instant::now() + Duration::from_millis(1);
         assert_eq!(ear.wait(deadline).await, Woken::TimeIsUp);
         assert!(Instant::now() >= deadline);
+    }
+
+    #[tokio::test]
+    async fn closing_ends_waits_begun_before_and_after() {
+        let wakeups = Wakeups::new(Duration::from_secs(3_600));
+        let far = Instant::now() + Duration::from_secs(3_600);
+        let mut before = wakeups.listen("job/1");
+        let (woken, ()) = tokio::join!(before.wait(far), async { wakeups.close() });
+        assert_eq!(woken, Woken::TimeIsUp);
+        assert_eq!(wakeups.listen("job/1").wait(far).await, Woken::TimeIsUp);
     }
 }

@@ -5,6 +5,7 @@
 //! caller's team; this file decides on roles only.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::extract::{FromRequestParts, MatchedPath, Request, State};
 use axum::middleware::Next;
@@ -13,6 +14,7 @@ use http::request::Parts;
 use http::{Method, header};
 
 use super::error::Refusal;
+use super::rate::Rate;
 use crate::api::teams::Role;
 use crate::app::tokens::UNAUTHENTICATED;
 use crate::app::{App, Caller, Error};
@@ -33,13 +35,25 @@ pub enum Needs {
 use Role::{Admin, Node, Scheduler, Team, TeamRead};
 
 const ANYONE: Needs = Needs::Roles(&[Admin, Team, TeamRead, Scheduler, Node]);
+const ADMIN: Needs = Needs::Roles(&[Admin]);
+/// Whoever looks at a team's things: everybody but a node.
+const READERS: Needs = Needs::Roles(&[Admin, Team, TeamRead, Scheduler]);
 
 /// Every route of the service. `OPTIONS` and `HEAD` follow `GET`.
 pub const TABLE: &[(Method, &str, Needs)] = &[
     (Method::GET, "/healthz", Needs::Nothing),
     (Method::GET, "/openapi.json", Needs::Nothing),
+    (Method::GET, "/v1/keys", Needs::Nothing),
     // identity
     (Method::GET, "/v1/whoami", ANYONE),
+    (Method::GET, "/v1/teams", READERS),
+    (Method::POST, "/v1/teams", Needs::Operator),
+    (Method::GET, "/v1/tokens", ADMIN),
+    (Method::POST, "/v1/tokens", ADMIN),
+    (Method::DELETE, "/v1/tokens/{id}", ADMIN),
+    (Method::GET, "/v1/nodes", READERS),
+    (Method::POST, "/v1/nodes", ADMIN),
+    (Method::DELETE, "/v1/nodes/{name}", ADMIN),
 ];
 
 pub(super) fn needs(method: &Method, path: &str) -> Option<Needs> {
@@ -47,10 +61,29 @@ pub(super) fn needs(method: &Method, path: &str) -> Option<Needs> {
     TABLE.iter().find(|row| row.0 == *method && row.1 == path).map(|row| row.2)
 }
 
+/// State of the layer.
+#[derive(Debug)]
+pub(super) struct Gate {
+    app: Arc<App>,
+    rate: Rate,
+}
+
+impl Gate {
+    pub(super) fn new(app: Arc<App>) -> Self {
+        let rate = Rate::new(app.settings.limits.requests_per_second);
+        Self { app, rate }
+    }
+}
+
 /// Refuses whoever may not call the matched route; hands the proven caller on.
-pub(super) async fn enforce(State(app): State<Arc<App>>, path: MatchedPath, request: Request, next: Next) -> Response {
+pub(super) async fn enforce(
+    State(gate): State<Arc<Gate>>,
+    path: MatchedPath,
+    request: Request,
+    next: Next,
+) -> Response {
     let (mut parts, body) = request.into_parts();
-    match admit(&app, path.as_str(), &parts).await {
+    match admit(&gate, path.as_str(), &parts).await {
         Ok(caller) => {
             if let Some(caller) = caller {
                 parts.extensions.insert(caller);
@@ -61,13 +94,14 @@ pub(super) async fn enforce(State(app): State<Arc<App>>, path: MatchedPath, requ
     }
 }
 
-async fn admit(app: &App, path: &str, request: &Parts) -> Result<Option<Caller>, Error> {
+async fn admit(gate: &Gate, path: &str, request: &Parts) -> Result<Option<Caller>, Error> {
     let needs = needs(&request.method, path)
         .ok_or_else(|| Error::internal(format!("`{} {path}` has no row in the auth table", request.method)))?;
     if matches!(needs, Needs::Nothing | Needs::Signature) {
         return Ok(None);
     }
-    let caller = app.authenticate(bearer(request)?).await?;
+    let caller = gate.app.authenticate(bearer(request)?).await?;
+    gate.rate.take(caller.token_id, Instant::now())?;
     let admitted = match needs {
         Needs::Roles(roles) => roles.contains(&caller.role),
         _ => caller.is_operator(),

@@ -4,12 +4,24 @@
 //! route asks of its caller is in `auth`, how an error looks on the wire in `error`. No SQL, no store, no rule here.
 
 mod auth;
+mod background;
 mod error;
+mod extract;
+mod health;
 mod identity;
+mod layers;
+mod pace;
+mod rate;
+mod reconcilers;
+mod serve;
+mod service;
 
 use std::sync::Arc;
 
 use axum::Router;
+use axum::middleware::from_fn_with_state;
+use axum::routing::get;
+use tower_http::catch_panic::CatchPanicLayer;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -17,7 +29,33 @@ use utoipa_axum::routes;
 use crate::app::App;
 
 pub use auth::{Needs, TABLE};
+pub use background::Task;
 pub use error::Refusal;
+pub use extract::{Asked, Named, Origin, Said, body_error};
+pub use reconcilers::reconcilers;
+pub use serve::serve;
+pub use service::{Error, Service};
+
+type Routes = OpenApiRouter<Arc<App>>;
+
+/// Calls that are answered as a whole, within `limits.request_timeout`.
+fn calls() -> Routes {
+    OpenApiRouter::new()
+        .routes(routes!(health::healthz))
+        // identity
+        .routes(routes!(identity::whoami))
+        .routes(routes!(identity::list_teams, identity::create_team))
+        .routes(routes!(identity::list_tokens, identity::create_token))
+        .routes(routes!(identity::revoke_token))
+        .routes(routes!(identity::list_nodes, identity::add_node))
+        .routes(routes!(identity::remove_node))
+        .routes(routes!(identity::public_keys))
+}
+
+/// Calls that stream a body in or out: as long as bytes move, they may take their time.
+fn streams() -> Routes {
+    OpenApiRouter::new()
+}
 
 /// The head of the OpenAPI document.
 #[derive(OpenApi)]
@@ -27,15 +65,29 @@ pub use error::Refusal;
 ))]
 struct Document;
 
-/// All routes, without layers: also the source of the OpenAPI document and of the auth table's test.
-fn routes() -> OpenApiRouter<Arc<App>> {
-    OpenApiRouter::with_openapi(Document::openapi())
-        // identity
-        .routes(routes!(identity::whoami))
+/// The OpenAPI 3.1 document of this release.
+pub fn document() -> utoipa::openapi::OpenApi {
+    OpenApiRouter::<Arc<App>>::with_openapi(Document::openapi()).merge(calls()).merge(streams()).into_openapi()
 }
 
-/// The service's router.
+/// The service's router, complete with everything that surrounds a request.
 pub fn router(app: Arc<App>) -> Router {
-    let (router, _document) = routes().split_for_parts();
-    router.layer(axum::middleware::from_fn_with_state(app.clone(), auth::enforce)).with_state(app)
+    let document = serde_json::to_vec(&document()).expect("a document has string keys only");
+    let document = axum::body::Bytes::from(document);
+    let answer = move || async move { ([(http::header::CONTENT_TYPE, "application/json")], document) };
+    let gate = Arc::new(auth::Gate::new(app.clone()));
+    let front = Arc::new(layers::Front::new(app.clone()));
+    let calls = calls().route_layer(from_fn_with_state(app.clone(), layers::in_time));
+    OpenApiRouter::new()
+        .merge(calls)
+        .merge(streams())
+        .route("/openapi.json", get(answer))
+        .route_layer(from_fn_with_state(gate, auth::enforce))
+        .split_for_parts()
+        .0
+        .fallback(layers::no_route)
+        .method_not_allowed_fallback(layers::wrong_method)
+        .layer(CatchPanicLayer::custom(layers::panicked))
+        .layer(from_fn_with_state(front, layers::front))
+        .with_state(app)
 }

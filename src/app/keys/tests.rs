@@ -84,6 +84,7 @@ async fn a_retired_key_stays_listed_and_verifies_what_it_signed() {
         keys,
         data: Default::default(),
         webhooks: crate::webhook::Webhooks::open(&Default::default()).unwrap(),
+        origin: String::new(),
     };
     let old = app.keys.sign_receipt(b"said");
     clock.advance(std::time::Duration::from_secs(60));

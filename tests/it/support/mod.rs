@@ -4,6 +4,9 @@
 pub mod fault_proxy;
 mod http1;
 pub mod stores;
+pub mod service;
+
+pub use service::{Answer, Builder, Engine, TestService};
 
 /// The real S3 server the tests run against.
 #[derive(Debug, Clone)]

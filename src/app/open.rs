@@ -1,0 +1,135 @@
+//! Opens everything a service needs, in an order that changes nothing before it is known that it may.
+//!
+//! Refused in words: keys that the secret file does not open, a secret file that is missing though the database has keys, a
+//! local store that other replicas cannot see. A secret file is made only for a database without keys.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use data_encoding::HEXLOWER_PERMISSIVE;
+use fs_err::os::unix::fs::OpenOptionsExt;
+use zeroize::Zeroizing;
+
+use super::data::Data;
+use super::keys::{Keys, Secret};
+use super::{App, Error};
+use crate::clock::{Clock, Ids};
+use crate::config::Settings;
+use crate::db::{self, Db};
+use crate::store::{self, Store};
+
+/// Why a service does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("the database could not be opened")]
+    Database(#[source] db::Error),
+    #[error("the store could not be opened")]
+    Store(#[source] store::Error),
+    #[error("`{}` is no secret key file: it holds 64 hex digits; restore it from its backup", path.display())]
+    SecretFormat { path: PathBuf },
+    #[error(
+        "the secret key file `{}` is missing, but the database has keys that only it opens; restore it from its backup, or \
+         copy it from another replica",
+        path.display()
+    )]
+    SecretMissing { path: PathBuf },
+    #[error(
+        "`multi_replica` is set, but the secret key file `{}` does not exist; make one for all replicas: \
+         head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n' > FILE, readable by the service only",
+        path.display()
+    )]
+    SecretNotShared { path: PathBuf },
+    #[error("the secret key file `{}` cannot be used", path.display())]
+    SecretFile {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error(transparent)]
+    Refused(#[from] Error),
+}
+
+impl App {
+    /// Opens database, store and keys as `settings` say. The data directory exists already.
+    pub async fn open(
+        settings: Settings,
+        clock: Arc<dyn Clock>,
+        ids: Arc<dyn Ids>,
+        origin: String,
+    ) -> Result<Self, OpenError> {
+        let options = db::Options { connections: settings.database.connections, timeout: settings.database.timeout.0 };
+        let db = Db::open(&settings.database_url(), options).await.map_err(OpenError::Database)?;
+        let store = Store::open(&settings.store_resolved(), clock.clone()).await.map_err(OpenError::Store)?;
+        let secret = secret(&settings, Keys::exist(&db).await?, &*ids)?;
+        let keys = Keys::open(&db, secret, &*clock, &*ids).await?;
+        Ok(Self { db, store, clock, ids, settings, keys, data: Data::default(), origin })
+    }
+}
+
+fn secret(settings: &Settings, keys_exist: bool, ids: &dyn Ids) -> Result<Secret, OpenError> {
+    let path = settings.secret_key_path();
+    match fs_err::read_to_string(&path) {
+        Ok(text) => parse(&path, &Zeroizing::new(text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            if keys_exist {
+                return Err(OpenError::SecretMissing { path });
+            }
+            if settings.multi_replica {
+                return Err(OpenError::SecretNotShared { path });
+            }
+            let secret = Zeroizing::new(ids.secret());
+            write(&path, &secret).map_err(|source| OpenError::SecretFile { path, source })?;
+            Ok(secret)
+        }
+        Err(source) => Err(OpenError::SecretFile { path, source }),
+    }
+}
+
+fn parse(path: &Path, text: &str) -> Result<Secret, OpenError> {
+    let bytes = HEXLOWER_PERMISSIVE.decode(text.trim().as_bytes()).map(Zeroizing::new);
+    let bytes = bytes.ok().and_then(|bytes| <[u8; 32]>::try_from(bytes.as_slice()).ok());
+    bytes.map(Zeroizing::new).ok_or_else(|| OpenError::SecretFormat { path: path.to_owned() })
+}
+
+/// Durable before the first key is sealed with it; readable by the owner only.
+fn write(path: &Path, secret: &Secret) -> std::io::Result<()> {
+    let text = Zeroizing::new(format!("{}\n", data_encoding::HEXLOWER.encode(&**secret)));
+    let mut file = fs_err::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    fs_err::File::open(directory)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::RandomIds;
+
+    fn settings(directory: &Path) -> Settings {
+        Settings { data: directory.to_owned(), ..Settings::default() }
+    }
+
+    #[test]
+    fn a_secret_is_made_once_and_kept_private() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = tempfile::tempdir().unwrap();
+        let settings = settings(directory.path());
+        let made = secret(&settings, false, &RandomIds).unwrap();
+        assert_eq!(secret(&settings, true, &RandomIds).unwrap(), made);
+        let mode = fs_err::metadata(settings.secret_key_path()).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn no_secret_is_made_where_keys_or_other_replicas_need_the_old_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut settings = settings(directory.path());
+        assert!(matches!(secret(&settings, true, &RandomIds), Err(OpenError::SecretMissing { .. })));
+        settings.multi_replica = true;
+        assert!(matches!(secret(&settings, false, &RandomIds), Err(OpenError::SecretNotShared { .. })));
+        fs_err::write(settings.secret_key_path(), "nonsense").unwrap();
+        assert!(matches!(secret(&settings, false, &RandomIds), Err(OpenError::SecretFormat { .. })));
+    }
+}

@@ -1,0 +1,63 @@
+//! Small periodic work of the base: forget old answers, show that this replica lives.
+//!
+//! Every act takes no input, may run twice at once, and leaves what it did not finish to its next run.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::App;
+use super::error::{Error, UNAVAILABLE};
+use crate::db::{idempotency, meta};
+use crate::transaction;
+
+impl App {
+    /// Fails while the service drains or its database does not answer.
+    pub async fn healthy(&self) -> Result<(), Error> {
+        if self.db.wakeups().is_closed() {
+            return Err(Error::new(UNAVAILABLE, "this replica is about to stop", "send requests to another one"));
+        }
+        Ok(self.db.ping().await?)
+    }
+
+    /// Forgets answers whose Idempotency-Key is over.
+    pub async fn forget_answers(&self) -> Result<u64, Error> {
+        const BATCH: u32 = 500;
+        let before = self.earlier(self.settings.limits.idempotency_ttl.0);
+        let mut total = 0;
+        loop {
+            let count = transaction!(self.db, |tx| Ok::<_, Error>(idempotency::forget(tx, before, BATCH).await?))?;
+            total += count;
+            if count < u64::from(BATCH) {
+                return Ok(total);
+            }
+        }
+    }
+
+    /// Says that replica `id` lives, and forgets those that were silent for an hour.
+    pub async fn replica_lives(&self, id: Uuid) -> Result<(), Error> {
+        let now = self.clock.now();
+        let before = self.earlier(Duration::from_secs(3_600));
+        transaction!(self.db, |tx| {
+            meta::replica_seen(tx, id, &self.origin, env!("CARGO_PKG_VERSION"), now).await?;
+            meta::replica_gone(tx, None, before).await?;
+            Ok::<_, Error>(())
+        })
+    }
+
+    /// Says that replica `id` has ended in good order.
+    pub async fn replica_ends(&self, id: Uuid) -> Result<(), Error> {
+        let before = self.earlier(Duration::from_secs(3_600));
+        transaction!(self.db, |tx| Ok::<_, Error>(meta::replica_gone(tx, Some(id), before).await?))
+    }
+
+    /// Origins of other replicas heard in the last minute.
+    pub async fn other_replicas(&self, id: Uuid) -> Result<Vec<String>, Error> {
+        let since = self.earlier(Duration::from_secs(60));
+        Ok(meta::other_replicas(&mut self.db.read().await?, id, since).await?)
+    }
+
+    fn earlier(&self, by: Duration) -> jiff::Timestamp {
+        self.clock.now().saturating_sub(by).unwrap_or(jiff::Timestamp::MIN)
+    }
+}

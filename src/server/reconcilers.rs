@@ -1,0 +1,20 @@
+//! The list of everything the service does between requests.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::background::Task;
+
+/// One line per reconciler. `replica` names this process.
+pub fn reconcilers(replica: Uuid) -> Vec<Task> {
+    vec![
+        Task::new(
+            "forget-answers",
+            Duration::from_secs(3_600),
+            |app| async move { app.forget_answers().await.map(drop) },
+        ),
+        Task::new("reload-keys", Duration::from_secs(60), |app| async move { app.keys.reload(&app.db).await }),
+        Task::new("replica-lives", Duration::from_secs(10), move |app| async move { app.replica_lives(replica).await }),
+    ]
+}

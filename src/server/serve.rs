@@ -1,0 +1,82 @@
+//! The role `serve`: a service in this process until it is told to end.
+//!
+//! SIGTERM and Ctrl-C drain and end with success; a second one cuts what is still in flight. SIGHUP reads the TLS files again.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+use super::service::{Error, Service};
+use crate::clock::{RandomIds, SystemClock};
+use crate::config::{Log, LogFormat, Settings};
+
+/// Serves until a signal. Says on stderr where, once it answers.
+pub async fn serve(settings: Settings) -> Result<(), Error> {
+    start_log(&settings.log);
+    let mut signals = Signals::new().map_err(Error::Http)?;
+    let mut hangup = signal(SignalKind::hangup()).map_err(Error::Http)?;
+    let mut service = Service::start(settings, Arc::new(SystemClock), Arc::new(RandomIds)).await?;
+    let settings = &service.app().settings;
+    // stderr that is closed is no reason to end
+    let _ = writeln!(
+        std::io::stderr(),
+        "dray serves {} with its data in {}",
+        service.app().origin,
+        settings.data.display()
+    );
+    loop {
+        tokio::select! {
+            error = service.failed() => return Err(error),
+            () = signals.end() => break,
+            _ = hangup.recv() => match service.reload_tls().await {
+                Ok(()) => tracing::info!("TLS files were read again"),
+                Err(error) => tracing::error!(source = std::error::Error::source(&error).map(ToString::to_string), "{error}"),
+            },
+        }
+    }
+    tracing::info!("draining: no new connections; requests in flight may end");
+    service.drain();
+    let cutter = service.cutter();
+    let stopped = service.stop();
+    tokio::pin!(stopped);
+    tokio::select! {
+        outcome = &mut stopped => return outcome,
+        () = signals.end() => cutter(),
+    }
+    stopped.await
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn end(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// Logs to stderr. A filter that makes no sense falls back to `info` and says so; a second call changes nothing.
+fn start_log(log: &Log) {
+    let filter = EnvFilter::try_new(&log.level);
+    let wrong = filter.as_ref().err().map(ToString::to_string);
+    let filter = filter.unwrap_or_else(|_| EnvFilter::new("info"));
+    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let _ = match log.format {
+        LogFormat::Text => subscriber.try_init(),
+        LogFormat::Json => subscriber.json().try_init(),
+    };
+    if let Some(wrong) = wrong {
+        tracing::error!("log.level `{}` is no filter ({wrong}); logging at `info`", log.level);
+    }
+}
