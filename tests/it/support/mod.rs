@@ -6,6 +6,7 @@ mod http1;
 pub mod stores;
 pub mod service;
 
+#[allow(unused_imports, reason = "each road uses its own part")]
 pub use service::{Answer, Builder, Engine, TestService};
 
 /// The real S3 server the tests run against.
