@@ -34,9 +34,9 @@ pub mod staging;
 mod stored;
 pub mod teams;
 pub mod tokens;
+mod upkeep;
 pub mod upload;
 pub mod versions;
-mod upkeep;
 
 use std::sync::Arc;
 

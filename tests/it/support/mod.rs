@@ -3,8 +3,8 @@
 
 pub mod fault_proxy;
 mod http1;
-pub mod stores;
 pub mod service;
+pub mod stores;
 
 #[allow(unused_imports, reason = "each road uses its own part")]
 pub use service::{Answer, Builder, Engine, TestService};
