@@ -18,12 +18,15 @@ use crate::clock::{Clock, Ids};
 use crate::config::Settings;
 use crate::db::{self, Db};
 use crate::store::{self, Store};
+use crate::webhook::{self, Webhooks};
 
 /// Why a service does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error("the database could not be opened")]
     Database(#[source] db::Error),
+    #[error("the sender of callbacks could not be set up")]
+    Callbacks(#[source] webhook::Error),
     #[error("the store could not be opened")]
     Store(#[source] store::Error),
     #[error("`{}` is no secret key file: it holds 64 hex digits; restore it from its backup", path.display())]
@@ -63,7 +66,8 @@ impl App {
         let store = Store::open(&settings.store_resolved(), clock.clone()).await.map_err(OpenError::Store)?;
         let secret = secret(&settings, Keys::exist(&db).await?, &*ids)?;
         let keys = Keys::open(&db, secret, &*clock, &*ids).await?;
-        Ok(Self { db, store, clock, ids, settings, keys, data: Data::default(), origin })
+        let webhooks = Webhooks::open(&settings).map_err(OpenError::Callbacks)?;
+        Ok(Self { db, store, clock, ids, settings, keys, data: Data::default(), webhooks, origin })
     }
 }
 
