@@ -14,6 +14,9 @@ pub const BATCH_BYTES: usize = 1 << 20;
 /// Pieces gathered at most: a sender of many small ones pays with more batches, not with our memory.
 const BATCH_PIECES: usize = 512;
 
+/// The longest rest of a body that is taken for nothing: a pack of the usual largest size.
+const DRAINED: u64 = 65 << 20;
+
 pub const LENGTH_MISMATCH: Code = Code::new(Kind::Malformed, "length_mismatch", "the body is not as long as announced");
 
 /// A body on its way in.
@@ -22,6 +25,8 @@ pub struct Body {
     /// What `Content-Length` announced.
     pub length: u64,
     taken: u64,
+    /// The stream has ended: it must not be asked again.
+    ended: bool,
 }
 
 impl std::fmt::Debug for Body {
@@ -32,7 +37,7 @@ impl std::fmt::Debug for Body {
 
 impl Body {
     pub fn new(stream: BoxStream<'static, Result<Bytes, Error>>, length: u64) -> Self {
-        Self { stream, length, taken: 0 }
+        Self { stream, length, taken: 0, ended: false }
     }
 
     /// The next bytes, about [`BATCH_BYTES`] of them; empty at the end, which comes after exactly `length` bytes.
@@ -40,7 +45,7 @@ impl Body {
         let mut batch = Vec::new();
         let mut gathered = 0;
         while gathered < BATCH_BYTES && batch.len() < BATCH_PIECES {
-            let Some(piece) = self.stream.next().await.transpose()? else { break };
+            let Some(piece) = self.piece().await? else { break };
             gathered += piece.len();
             self.taken += piece.len() as u64;
             if !piece.is_empty() {
@@ -56,14 +61,27 @@ impl Body {
         Ok(batch)
     }
 
-    /// Takes the rest and forgets it, so that a sender who writes before it reads gets to read the answer.
+    /// Takes the rest and forgets it, so that a sender who writes before it reads gets to read the answer. A rest that is long
+    /// is left: whoever sends that much is cut off.
     pub async fn drain(&mut self) {
+        if self.length.saturating_sub(self.taken) > DRAINED {
+            return;
+        }
         while self.taken < self.length {
-            match self.stream.next().await {
-                Some(Ok(piece)) => self.taken += piece.len() as u64,
-                Some(Err(_)) | None => return,
+            match self.piece().await {
+                Ok(Some(piece)) => self.taken += piece.len() as u64,
+                Err(_) | Ok(None) => return,
             }
         }
+    }
+
+    async fn piece(&mut self) -> Result<Option<Bytes>, Error> {
+        if self.ended {
+            return Ok(None);
+        }
+        let piece = self.stream.next().await.transpose();
+        self.ended = !matches!(piece, Ok(Some(_)));
+        piece
     }
 
     fn mismatch(&self) -> Error {

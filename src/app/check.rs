@@ -15,9 +15,8 @@ use uuid::Uuid;
 use super::App;
 use super::error::{CORRUPT, Code, Error, Kind};
 use super::stored::Document;
-use crate::content::crc::Crc32;
 use crate::content::digest::Digest;
-use crate::content::layout::{self, FileLayout, Line, Segment, same_place};
+use crate::content::layout::{self, Fault, FileLayout, Line, Sums, same_place};
 use crate::content::merge::{self, Merged, ParentCursor};
 use crate::content::pack::{PackId, PackIndex};
 use crate::content::path::{Profile, RelPath};
@@ -139,41 +138,14 @@ impl Places<'_> {
     }
 
     fn check(&mut self, path: &RelPath, file: &FileLayout) -> Result<(), Error> {
-        let mut crc = Crc32::of(&[]);
+        let mut sums = Sums::new();
         for segment in &file.segments {
-            crc = match segment.pack {
-                None => crc.combine(Crc32::zeros(segment.raw), segment.raw),
-                Some(pack) => self.run(path, pack as usize, segment, crc)?,
-            };
+            let index = segment.pack.map(|pack| self.index(pack as usize)).transpose()?;
+            sums.add(segment, index.as_deref()).map_err(|fault| bad_layout(path, fault))?;
         }
-        if crc != file.crc {
-            let why = format!("its chunks come to crc32 {:08x}, and {:08x} is written", crc.0, file.crc.0);
-            return Err(bad_layout(path, &why));
-        }
+        sums.check(file).map_err(|fault| bad_layout(path, fault))?;
         self.take(file);
         Ok(())
-    }
-
-    /// Follows one run of chunks; answers the crc32 of the file up to its end.
-    fn run(&mut self, path: &RelPath, pack: usize, segment: &Segment, mut crc: Crc32) -> Result<Crc32, Error> {
-        let index = self.index(pack)?;
-        let first = segment.first as usize;
-        let run = first.checked_add(segment.count as usize).and_then(|end| index.entries().get(first..end));
-        let Some(run) = run else {
-            let why = format!("chunks {first} to {} lie beyond pack `{}`", first + segment.count as usize, index.id());
-            return Err(bad_layout(path, &why));
-        };
-        let mut raw = 0;
-        for entry in run {
-            crc = crc.combine(entry.crc, u64::from(entry.raw));
-            raw += u64::from(entry.raw);
-        }
-        if raw != segment.raw {
-            let why =
-                format!("its chunks in pack `{}` come to {raw} bytes, and {} are written", index.id(), segment.raw);
-            return Err(bad_layout(path, &why));
-        }
-        Ok(crc)
     }
 
     fn index(&mut self, pack: usize) -> Result<Arc<PackIndex>, Error> {
@@ -236,8 +208,8 @@ impl Parent {
     }
 }
 
-fn bad_layout(path: &RelPath, why: &str) -> Error {
-    Error::new(BAD_LAYOUT, format!("`{path}`: {why}"), "push the files again")
+fn bad_layout(path: &RelPath, why: Fault) -> Error {
+    Error::new(BAD_LAYOUT, format!("the layout's line of `{path}` does not hold: {why}"), "push the files again")
         .with_data(json!({ "path": path.to_string() }))
 }
 

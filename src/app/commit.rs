@@ -144,6 +144,12 @@ impl App {
         })
     }
 
+    /// Works on commits until none waits.
+    pub async fn run_commits(self: &Arc<Self>) -> Result<(), Error> {
+        while self.run_commit().await? {}
+        Ok(())
+    }
+
     /// Claims one waiting commit and works on it to its end. `false` when none waited. May run in any number of replicas.
     pub async fn run_commit(self: &Arc<Self>) -> Result<bool, Error> {
         let token = self.ids.uuid();

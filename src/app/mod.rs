@@ -49,6 +49,7 @@ use crate::db::Db;
 use crate::store::Store;
 use crate::webhook::Webhooks;
 
+pub use crate::db::uploads::ObjectKind;
 pub use error::{Code, Error, Kind};
 pub use keys::Keys;
 pub use open::OpenError;

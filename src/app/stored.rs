@@ -4,14 +4,17 @@
 //! length in it is believed before its bytes came. Readers made here block: they are for the blocking pool.
 
 use std::io::{self, BufRead, BufReader, Read};
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures::StreamExt;
+use futures::stream::BoxStream;
+use futures::{StreamExt, TryStreamExt};
 use tokio::runtime::Handle;
 
 use super::App;
 use super::error::{Code, Error, Kind};
+use super::versions::StoredPart;
 use crate::content::codec::MAX_WINDOW;
 use crate::content::pack::{HEADER_BYTES, PackIndex};
 use crate::db::packs::{self, Pack};
@@ -102,6 +105,9 @@ impl<R: BufRead> Read for OneFrame<R> {
     }
 }
 
+/// Bytes on their way out.
+pub type OutStream = BoxStream<'static, Result<Bytes, Error>>;
+
 /// A stored tree or layout, decompressed.
 pub(super) type Document = BufReader<OneFrame<Blocking<store::Stream<Bytes>>>>;
 
@@ -113,6 +119,32 @@ impl App {
         let frame = OneFrame::open(Blocking::new(handle.clone(), stream));
         let frame = frame.map_err(|error| Error::internal("no zstd decoder could be made").with_source(error))?;
         Ok(BufReader::with_capacity(256 << 10, frame))
+    }
+
+    /// A range of a stored tree or layout, as it lies in the store. Exactly these bytes, or an error at the end.
+    pub async fn stream_part(&self, part: &StoredPart, range: Range<u64>) -> Result<OutStream, Error> {
+        let (_, stream) = self.store.get(&part.key, Some(range)).await?;
+        Ok(stream.map_err(Error::from).boxed())
+    }
+
+    /// A range of a sealed pack's object. A read that shows damage takes the pack out of service.
+    pub async fn stream_pack(self: &Arc<Self>, pack: Pack, range: Range<u64>) -> Result<OutStream, Error> {
+        match self.store.get(&parse_key(&pack.key)?, Some(range)).await {
+            Ok((_, stream)) => {
+                let app = self.clone();
+                let judged = stream.then(move |piece| {
+                    let (app, pack) = (app.clone(), pack.clone());
+                    async move {
+                        match piece {
+                            Ok(piece) => Ok(piece),
+                            Err(error) => Err(app.unreadable(&pack, error).await),
+                        }
+                    }
+                });
+                Ok(judged.boxed())
+            }
+            Err(error) => Err(self.unreadable(&pack, error).await),
+        }
     }
 
     /// The index of a sealed pack, proven against its id; from the cache if it is there. A damaged one is quarantined.

@@ -36,6 +36,9 @@ use Role::{Admin, Node, Scheduler, Team, TeamRead};
 
 const ANYONE: Needs = Needs::Roles(&[Admin, Team, TeamRead, Scheduler, Node]);
 const ADMIN: Needs = Needs::Roles(&[Admin]);
+/// Whoever brings data: people and what runs for them, and nodes their declared outputs.
+const SENDERS: Needs = Needs::Roles(&[Admin, Team, Node]);
+const WRITERS: Needs = Needs::Roles(&[Admin, Team]);
 /// Whoever looks at a team's things: everybody but a node.
 const READERS: Needs = Needs::Roles(&[Admin, Team, TeamRead, Scheduler]);
 
@@ -54,6 +57,29 @@ pub const TABLE: &[(Method, &str, Needs)] = &[
     (Method::GET, "/v1/nodes", READERS),
     (Method::POST, "/v1/nodes", ADMIN),
     (Method::DELETE, "/v1/nodes/{name}", ADMIN),
+    // uploads
+    (Method::POST, "/v1/uploads", SENDERS),
+    (Method::GET, "/v1/uploads/{id}", SENDERS),
+    (Method::DELETE, "/v1/uploads/{id}", SENDERS),
+    (Method::POST, "/v1/uploads/{id}/reopen", SENDERS),
+    (Method::POST, "/v1/uploads/{id}/known", SENDERS),
+    (Method::PUT, "/v1/uploads/{id}/packs/{pack}", SENDERS),
+    (Method::PUT, "/v1/uploads/{id}/tree/{digest}", SENDERS),
+    (Method::PUT, "/v1/uploads/{id}/layout/{digest}", SENDERS),
+    (Method::POST, "/v1/uploads/{id}/commit", SENDERS),
+    (Method::GET, "/v1/operations/{id}", SENDERS),
+    // datasets: a node sees what is staged on it, the use cases see to that
+    (Method::GET, "/v1/datasets", READERS),
+    (Method::DELETE, "/v1/datasets", WRITERS),
+    (Method::GET, "/v1/versions", READERS),
+    (Method::GET, "/v1/resolve", ANYONE),
+    (Method::GET, "/v1/versions/{id}", ANYONE),
+    (Method::DELETE, "/v1/versions/{id}", WRITERS),
+    (Method::GET, "/v1/versions/{id}/tree", ANYONE),
+    (Method::GET, "/v1/versions/{id}/layout", ANYONE),
+    (Method::POST, "/v1/grants", ANYONE),
+    (Method::GET, "/v1/packs/{pack}/index", ANYONE),
+    (Method::GET, "/v1/packs/{pack}", Needs::Signature),
 ];
 
 pub(super) fn needs(method: &Method, path: &str) -> Option<Needs> {

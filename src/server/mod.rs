@@ -5,16 +5,19 @@
 
 mod auth;
 mod background;
+mod datasets;
 mod error;
 mod extract;
 mod health;
 mod identity;
 mod layers;
 mod pace;
+mod ranges;
 mod rate;
 mod reconcilers;
 mod serve;
 mod service;
+mod uploads;
 
 use std::sync::Arc;
 
@@ -32,6 +35,7 @@ pub use auth::{Needs, TABLE};
 pub use background::Task;
 pub use error::Refusal;
 pub use extract::{Asked, Named, Origin, Said, body_error};
+pub use ranges::{Download, Wanted};
 pub use reconcilers::reconcilers;
 pub use serve::serve;
 pub use service::{Error, Service};
@@ -50,11 +54,31 @@ fn calls() -> Routes {
         .routes(routes!(identity::list_nodes, identity::add_node))
         .routes(routes!(identity::remove_node))
         .routes(routes!(identity::public_keys))
+        // uploads
+        .routes(routes!(uploads::open))
+        .routes(routes!(uploads::get, uploads::abort))
+        .routes(routes!(uploads::reopen))
+        .routes(routes!(uploads::known))
+        .routes(routes!(uploads::commit))
+        .routes(routes!(uploads::operation))
+        // datasets
+        .routes(routes!(datasets::list, datasets::delete))
+        .routes(routes!(datasets::list_versions))
+        .routes(routes!(datasets::resolve))
+        .routes(routes!(datasets::get_version, datasets::delete_version))
+        .routes(routes!(datasets::grant))
+        .routes(routes!(datasets::pack_index))
 }
 
 /// Calls that stream a body in or out: as long as bytes move, they may take their time.
 fn streams() -> Routes {
     OpenApiRouter::new()
+        .routes(routes!(uploads::put_pack))
+        .routes(routes!(uploads::put_tree))
+        .routes(routes!(uploads::put_layout))
+        .routes(routes!(datasets::tree))
+        .routes(routes!(datasets::layout))
+        .routes(routes!(datasets::pack))
 }
 
 /// The head of the OpenAPI document.

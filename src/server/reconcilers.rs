@@ -14,7 +14,16 @@ pub fn reconcilers(replica: Uuid) -> Vec<Task> {
             Duration::from_secs(3_600),
             |app| async move { app.forget_answers().await.map(drop) },
         ),
+        // two, so that one large commit does not hold up the small ones
+        commits("commit-uploads"),
+        commits("commit-uploads-too"),
+        Task::new("expire-uploads", Duration::from_secs(60), |app| async move { app.expire_uploads().await.map(drop) }),
         Task::new("reload-keys", Duration::from_secs(60), |app| async move { app.keys.reload(&app.db).await }),
         Task::new("replica-lives", Duration::from_secs(10), move |app| async move { app.replica_lives(replica).await }),
     ]
+}
+
+fn commits(name: &'static str) -> Task {
+    Task::new(name, Duration::from_secs(2), |app| async move { app.run_commits().await })
+        .woken_by(crate::app::commit::TOPIC)
 }

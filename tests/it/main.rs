@@ -2,7 +2,12 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod auth;
+mod commits;
+mod damage;
 mod fault_proxy;
+mod grants;
+mod packs;
 mod store_contract;
 mod store_faults;
 mod support;
+mod uploads;
