@@ -13,6 +13,8 @@ mod member;
 mod names;
 mod parts;
 mod tar;
+#[cfg(test)]
+mod tests;
 mod zip;
 
 pub use member::{Error, Format, Source};

@@ -19,6 +19,8 @@ mod entry;
 mod line;
 mod reader;
 mod sums;
+#[cfg(test)]
+mod tests;
 mod writer;
 
 pub use entry::{

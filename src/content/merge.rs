@@ -8,6 +8,8 @@ mod error;
 mod leaders;
 mod links;
 mod parent;
+#[cfg(test)]
+mod tests;
 mod walk;
 
 pub use error::{Error, MAX_GROUPS, MAX_HELD_BYTES};

@@ -12,6 +12,8 @@ pub mod crc;
 pub mod digest;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz_trees;
 pub mod layout;
 mod lines;
 pub mod merge;
@@ -21,4 +23,7 @@ pub mod plan;
 mod probe;
 #[cfg(test)]
 mod samples;
+pub mod select;
 pub mod tree;
+#[cfg(test)]
+mod versions;

@@ -5,6 +5,8 @@
 //! not hold is the business of [`names`] (the portable profile and the warnings).
 
 mod names;
+#[cfg(test)]
+mod tests;
 
 pub use names::{MAX_OPEN_NAMES, NotPortable, Profile, TwinError, Twins, fold_key, portable, warnings};
 

@@ -7,6 +7,8 @@
 //! Invariant: over all windows every wanted byte of every file is covered exactly once, by a place or by a hole.
 
 mod planner;
+#[cfg(test)]
+mod tests;
 mod window;
 
 pub use planner::{Planner, Step};

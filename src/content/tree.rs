@@ -21,6 +21,8 @@ mod check;
 mod entry;
 mod line;
 mod reader;
+#[cfg(test)]
+mod tests;
 mod writer;
 
 pub use entry::{Counts, Entry, Error, Fault, Kind, MAX_FILE_SIZE, MAX_LINE, MAX_TARGET, MAX_TREE_BYTES, Time};

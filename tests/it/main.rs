@@ -1,6 +1,7 @@
 //! All tests that need more than one room: one binary, a file per road.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod archive;
 mod auth;
 mod commits;
 mod damage;

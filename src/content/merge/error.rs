@@ -33,6 +33,8 @@ pub enum Error {
     HardLink { path: RelPath, target: RelPath },
     #[error("the places of all hard-linked files take more than {MAX_HELD_BYTES} bytes: choose tar, or a smaller part")]
     TooManyHeld,
+    #[error("the walk over tree and layout ended at an earlier error")]
+    Broken,
     #[error("the tree read for the second look is `{actual}`, not `{expected}`")]
     Changed { expected: Digest, actual: Digest },
     #[error("the tree has more than {MAX_GROUPS} groups of hard links: split the dataset")]
@@ -48,6 +50,7 @@ impl Error {
             Self::MissingLine { .. } | Self::WrongLine { .. } | Self::TooManyLines { .. } => "layout_mismatch",
             Self::Disagree { .. } => "layout_mismatch",
             Self::HardLink { .. } => "bad_hardlink",
+            Self::Broken => "broken_walk",
             Self::Changed { .. } => "tree_changed",
             Self::TooManyGroups | Self::TooManyHeld => "tree_too_large",
         }

@@ -31,6 +31,7 @@ pub struct Merged<R1, R2> {
     layout: LayoutReader<R2>,
     links: HardLinks,
     ended: bool,
+    failed: bool,
 }
 
 impl<R1: BufRead, R2: BufRead> Merged<R1, R2> {
@@ -41,7 +42,7 @@ impl<R1: BufRead, R2: BufRead> Merged<R1, R2> {
 
     /// Joins two readers that were just opened.
     pub fn new(tree: TreeReader<R1>, layout: LayoutReader<R2>) -> Self {
-        Self { tree, layout, links: HardLinks::default(), ended: false }
+        Self { tree, layout, links: HardLinks::default(), ended: false, failed: false }
     }
 
     pub fn profile(&self) -> Profile {
@@ -62,11 +63,15 @@ impl<R1: BufRead, R2: BufRead> Merged<R1, R2> {
     /// Where `links` is not empty in the answer, the pair is proven only after [`HardLinks::prove`] has gone over the
     /// same tree once more.
     pub fn finish(mut self) -> Result<Summary, Error> {
-        while self.read()?.is_some() {}
-        // an error yielded before has left the readers without digests
+        while let Some(pair) = self.next() {
+            pair?;
+        }
+        // an error yielded before this call has left the walk without an end
         match (self.tree.digest(), self.layout.digest()) {
-            (Some(tree), Some(layout)) => Ok(Summary { tree, layout, counts: self.tree.counts(), links: self.links }),
-            _ => Err(Error::TooManyLines { line: self.layout.line_number() }),
+            (Some(tree), Some(layout)) if !self.failed => {
+                Ok(Summary { tree, layout, counts: self.tree.counts(), links: self.links })
+            }
+            _ => Err(Error::Broken),
         }
     }
 
@@ -112,6 +117,7 @@ impl<R1: BufRead, R2: BufRead> Iterator for Merged<R1, R2> {
         }
         let next = self.read().transpose();
         self.ended = !matches!(next, Some(Ok(_)));
+        self.failed = matches!(next, Some(Err(_)));
         next
     }
 }
