@@ -1,15 +1,17 @@
-//! What the byte-level half of `content` costs on given or generated data: `cargo bench --bench content -- [PATH] [--mib N]`.
+//! What the byte-level half of `content` costs: `cargo bench --bench content -- [--mib N] [PATH [LATER ...]]`.
 //!
-//! One thread, data in memory, median of five; CPU seconds as the kernel counts them for this thread. PATH is a file or a directory;
-//! without it one corpus of noise (as footage is to us) and one of JSON are made. Not a test: it fails on nothing.
+//! Steps one by one over data in memory (PATH's first N MiB; a file or a directory), then PATH and each LATER version whole, as a push does
+//! without a service: read, cut, hash, know, encode. One thread; steps are medians of five; CPU seconds as the kernel counts them for
+//! this thread. Without PATH, noise (as footage is to us) and JSON are made. Not a test: it fails on nothing.
 #![expect(clippy::print_stdout, reason = "a benchmark's output is its report")]
 
-use dray::content::buffer::AlignedBuf;
-use dray::content::chunker::{End, Piece, Splitter};
+use dray::content::buffer::{AlignedBuf, Window};
+use dray::content::chunker::{ENOUGH, End, Piece, Splitter};
 use dray::content::codec::{Codec, Encoder};
 use dray::content::crc::Crc32;
-use dray::content::digest::digest;
-use dray::content::pack::{ChunkEntry, PackIndex, PackVerifier};
+use dray::content::digest::{Digest, digest};
+use dray::content::pack::{ChunkEntry, MAX_CHUNKS, PackIndex, PackVerifier};
+use std::collections::HashSet;
 use std::fs;
 use std::hint::black_box;
 use std::io::Read;
@@ -23,28 +25,81 @@ const PACK: usize = 64 * MIB;
 
 fn main() {
     let mut args = std::env::args().skip(1).filter(|arg| arg != "--bench");
-    let (mut path, mut mib) = (None, 512);
+    let (mut paths, mut mib) = (Vec::new(), 512);
     while let Some(arg) = args.next() {
         if arg == "--mib" {
             mib = args.next().and_then(|n| n.parse().ok()).expect("--mib takes a number");
         } else {
-            path = Some(PathBuf::from(arg));
+            paths.push(PathBuf::from(arg));
         }
     }
-    match path {
-        Some(path) => {
-            let files = list(&path);
-            reading(&files, mib * MIB);
-            run(&path.display().to_string(), &load(&files, mib * MIB));
-        }
-        None => {
-            run("noise", &[noise(mib.min(256) * MIB)]);
-            run(
-                "json, files of 12 KB",
-                &vec![(); mib.min(128) * 80].iter().enumerate().map(|(i, ())| json(i)).collect::<Vec<_>>(),
-            );
-        }
+    if let Some(path) = paths.first() {
+        let files = list(path);
+        reading(&files, mib * MIB);
+        run(&path.display().to_string(), &load(&files, mib * MIB));
+    } else {
+        run("noise", &[noise(mib.min(256) * MIB)]);
+        run("json, files of 12 KB", &(0..mib.min(128) * 80).map(json).collect::<Vec<_>>());
     }
+    let mut known = HashSet::new();
+    for path in &paths {
+        ingest(path, &mut known);
+    }
+}
+
+/// A whole version as a push takes it; what `known` holds costs no encoding.
+fn ingest(path: &Path, known: &mut HashSet<Digest>) {
+    let files = list(path);
+    let (mut window, mut encoder, mut out) = (Window::new(ENOUGH, MIB), Encoder::new(), Vec::with_capacity(MIB));
+    let (mut bytes, mut new, mut stored, mut chunks) = (0, 0, 0, 0);
+    let (wall, cpu) = (Instant::now(), cpu_seconds());
+    for file in &files {
+        let (mut splitter, mut file) = (Splitter::new(), fs::File::open(file).expect("it was listed"));
+        window.clear();
+        let mut end = End::No;
+        while end == End::No {
+            let read = file.read(window.space()).expect("it can be read");
+            window.filled(read);
+            if read == 0 {
+                end = End::Yes;
+            }
+            while let Some(piece) = splitter.next(window.unread(), end) {
+                let len = match piece {
+                    Piece::Chunk(len) => len,
+                    Piece::Hole(len) => {
+                        window.consume(usize::try_from(len).expect("64-bit"));
+                        continue;
+                    }
+                };
+                let raw = &window.unread()[..len];
+                chunks += 1;
+                if known.insert(digest(raw)) {
+                    new += len;
+                    out.clear();
+                    black_box(Crc32::of(raw));
+                    stored += if encoder.shrink(raw, &mut out) == Codec::Raw { len } else { out.len() };
+                }
+                window.consume(len);
+            }
+        }
+        bytes += usize::try_from(splitter.offset()).expect("64-bit");
+    }
+    let (wall, cpu) = (wall.elapsed().as_secs_f64(), cpu_seconds() - cpu);
+    let mib = |bytes: usize| bytes as f64 / MIB as f64;
+    println!("\n{} whole: {} files, {:.0} MiB, {chunks} chunks", path.display(), files.len(), mib(bytes));
+    println!(
+        "{:.2} GB/s, {:.0} files/s, {:.3} CPU s/GiB",
+        bytes as f64 / wall / 1e9,
+        files.len() as f64 / wall,
+        cpu / (bytes as f64 / GIB)
+    );
+    println!(
+        "new {:.0} MiB ({:.1} %), stored {:.0} MiB ({:.4})",
+        mib(new),
+        new as f64 / bytes as f64 * 100.0,
+        mib(stored),
+        stored as f64 / bytes as f64
+    );
 }
 
 /// One line per step, and what the steps come to.
@@ -59,7 +114,11 @@ fn run(name: &str, files: &[Vec<u8>]) {
         chunks.iter().fold(Crc32(0), |crc, chunk| crc.combine(Crc32::of(chunk), chunk.len() as u64))
     });
     let (frames, stored) = measure("encode (probe, zstd)", bytes, || encode_all(&chunks));
-    let packs = measure("all of it: packs built", bytes, || build(&chunks));
+    measure("packs built (hash, crc, encode)", bytes, || {
+        build(&chunks, |_, frames, index| drop(black_box((frames.len(), index))))
+    });
+    let mut packs = Vec::new();
+    build(&chunks, |head, frames, index| packs.push((head, frames.to_vec(), index)));
     measure("packs verified", bytes, || {
         for (head, frames, index) in &packs {
             let mut verifier = PackVerifier::new(index.id());
@@ -103,14 +162,13 @@ fn encode_all(chunks: &[&[u8]]) -> (usize, usize) {
     })
 }
 
-/// Packs of 64 MiB: header and index, frames, and the index again.
-fn build(chunks: &[&[u8]]) -> Vec<(Vec<u8>, Vec<u8>, PackIndex)> {
-    let (mut encoder, mut packs) = (Encoder::new(), Vec::new());
-    let (mut entries, mut frames) = (Vec::new(), Vec::with_capacity(PACK));
+/// Packs of 64 MiB, each shown to `sink`: header and index, frames, and the index again.
+fn build(chunks: &[&[u8]], mut sink: impl FnMut(Vec<u8>, &[u8], PackIndex)) {
+    let (mut encoder, mut entries, mut frames) = (Encoder::new(), Vec::new(), Vec::with_capacity(PACK));
+    let length = |n: usize| u32::try_from(n).expect("a chunk is at most 96 KiB");
     for (i, raw) in chunks.iter().enumerate() {
         let from = frames.len();
         let codec = encoder.encode(raw, &mut frames);
-        let length = |n: usize| u32::try_from(n).expect("a chunk is at most 96 KiB");
         entries.push(ChunkEntry {
             id: digest(raw),
             stored: length(frames.len() - from),
@@ -118,15 +176,15 @@ fn build(chunks: &[&[u8]]) -> Vec<(Vec<u8>, Vec<u8>, PackIndex)> {
             crc: Crc32::of(raw),
             codec,
         });
-        if frames.len() > PACK - 96 * 1024 || entries.len() == 65_536 || i + 1 == chunks.len() {
+        if frames.len() > PACK - 96 * 1024 || entries.len() == MAX_CHUNKS || i + 1 == chunks.len() {
             let index = PackIndex::new(std::mem::take(&mut entries)).expect("within the limits");
-            packs.push((index.encode(), std::mem::replace(&mut frames, Vec::with_capacity(PACK)), index));
+            sink(index.encode(), &frames, index);
+            frames.clear();
         }
     }
-    packs
 }
 
-/// `read` of the files into a page's start and into what a plain `Vec` gives.
+/// `read` of the largest file to a page's start, and to where a fresh `Vec` of this size lies.
 fn reading(files: &[PathBuf], most: usize) {
     let Some(file) = files.iter().max_by_key(|file| fs::metadata(file).map_or(0, |meta| meta.len())) else { return };
     let bytes = usize::try_from(fs::metadata(file).map_or(0, |meta| meta.len())).expect("64-bit").min(most);
@@ -137,8 +195,9 @@ fn reading(files: &[PathBuf], most: usize) {
             while source.read(buffer).expect("it can be read") > 0 {}
         });
     };
-    read("read into AlignedBuf", &mut AlignedBuf::new(MIB));
-    read("read into a Vec", &mut vec![0; MIB]);
+    let mut buffer = AlignedBuf::new(MIB + 16);
+    read("read to a page's start", &mut buffer[..MIB]);
+    read("read to 16 bytes after it", &mut buffer[16..]);
 }
 
 fn measure<T>(name: &str, bytes: usize, mut step: impl FnMut() -> T) -> T {

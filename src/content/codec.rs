@@ -3,6 +3,7 @@
 //! The writer probes before it spends CPU, so footage costs next to nothing. The reader believes nothing: a frame's header is read and
 //! judged here before zstd sees it, output goes into a buffer of exactly the declared raw size, and whatever differs is a typed error.
 //! Contexts and buffers are made once per worker; nothing is allocated per chunk.
+#![deny(clippy::indexing_slicing)]
 
 use super::chunker::MAX_CHUNK;
 use super::probe::{Outcome, Probe};
@@ -70,7 +71,7 @@ pub struct Encoder {
 
 impl Encoder {
     pub fn new() -> Self {
-        Self { zstd: context(LEVEL), frame: Vec::with_capacity(MAX_CHUNK), probe: Probe::new(context(-5)) }
+        Self { zstd: context(LEVEL), frame: vec![0; MAX_CHUNK], probe: Probe::new(context(-5)) }
     }
 
     /// Appends the stored form of `raw` to `out`: a frame where it saves at least a thirty-second, else `raw` itself.
@@ -88,12 +89,15 @@ impl Encoder {
             return Codec::Raw;
         }
         // zstd stops as soon as the frame no longer fits, so what does not pay costs no output
-        self.frame.clear();
-        self.frame.resize(raw.len() - raw.len() / 32 - 1, 0);
-        match self.zstd.compress2(self.frame.as_mut_slice(), raw) {
+        let room = raw.len() - raw.len() / 32 - 1;
+        if self.frame.len() < room {
+            self.frame.resize(room, 0);
+        }
+        let (frame, _) = self.frame.split_at_mut(room);
+        match self.zstd.compress2(frame, raw) {
             Ok(len) => {
                 self.probe.learn(raw.len(), Outcome::Shrank);
-                out.extend_from_slice(self.frame.get(..len).expect("zstd wrote within the frame"));
+                out.extend_from_slice(frame.get(..len).expect("zstd wrote within the frame"));
                 Codec::Zstd
             }
             Err(_) => {

@@ -1,4 +1,5 @@
 //! Round trips, what the probe decides, and every frame that a stranger could send instead of an honest one.
+#![expect(clippy::indexing_slicing, reason = "a panic is how a test fails")]
 
 use super::*;
 use crate::content::samples::{floats, json, noise};

@@ -69,6 +69,12 @@ pub enum ChunkFault {
 
 /// Proves that `raw` is the chunk: length, BLAKE3 and crc32. Costs one pass of each over the bytes.
 pub fn verify_chunk(entry: &ChunkEntry, raw: &[u8]) -> Result<(), Error> {
+    prove(entry, raw).and_then(|()| prove_crc(entry, raw)).map_err(|source| Error::Chunk { id: entry.id, source })
+}
+
+/// Proves that `raw` is the chunk: length and BLAKE3. Enough for a reader of packs that the service has taken, since it took none with a
+/// wrong crc32; saves a quarter of the cost.
+pub fn verify_content(entry: &ChunkEntry, raw: &[u8]) -> Result<(), Error> {
     prove(entry, raw).map_err(|source| Error::Chunk { id: entry.id, source })
 }
 
@@ -80,6 +86,10 @@ fn prove(entry: &ChunkEntry, raw: &[u8]) -> Result<(), ChunkFault> {
     if actual != entry.id {
         return Err(ChunkFault::Digest { actual });
     }
+    Ok(())
+}
+
+fn prove_crc(entry: &ChunkEntry, raw: &[u8]) -> Result<(), ChunkFault> {
     let actual = Crc32::of(raw);
     if actual != entry.crc {
         return Err(ChunkFault::Crc { expected: entry.crc, actual });

@@ -2,6 +2,7 @@
 //!
 //! Every count and length is held against the format's limits before anything is allocated for it. A [`PackIndex`] exists only if all its
 //! rows are within the limits, so sums over it cannot overflow.
+#![deny(clippy::indexing_slicing)]
 
 use super::entry::{ChunkEntry, Error, MAX_CHUNKS, PackId};
 use crate::content::codec::{self, Codec, check_lengths};

@@ -2,6 +2,7 @@
 //!
 //! Holds the index (at most 4 MiB) and at most one frame. A frame that lies whole in the pushed bytes is checked where it lies. Whatever is
 //! wrong is an error at the earliest byte that shows it, and a verifier that has refused once never accepts.
+#![deny(clippy::indexing_slicing)]
 
 use super::entry::{ChunkEntry, ChunkFault, Error, PackId, verify_chunk};
 use super::index::{HEADER_BYTES, PackIndex, index_bytes};
