@@ -171,6 +171,10 @@ pub const INTERNAL: Code = Code::new(Kind::Internal, "internal", "the service fa
 
 impl From<db::Error> for Error {
     fn from(error: db::Error) -> Self {
+        if let db::Error::Nul = error {
+            let hint = "leave out characters that cannot be seen";
+            return Self::new(INVALID, "a text of the request holds a NUL character", hint).with_source(error);
+        }
         if error.is_transient() {
             let detail = "the database is busy or cannot be reached";
             return Self::new(

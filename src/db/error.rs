@@ -26,6 +26,9 @@ pub enum Error {
     /// A value is too big for the database's 64-bit signed numbers.
     #[error("the number {0} does not fit the database")]
     Range(u64),
+    /// Postgres cannot keep it in a text, so SQLite shall not either.
+    #[error("a text with a NUL character cannot be kept")]
+    Nul,
     #[error(
         "the database's schema could not be brought up to date; restore the backup or use the release that wrote it"
     )]
@@ -86,10 +89,10 @@ enum Verdict {
 /// Postgres speaks in five characters (SQLSTATE), SQLite in decimal extended result codes.
 fn verdict(code: &str) -> Verdict {
     match code {
-        // serialization failure, deadlock, lock not available (lock_timeout)
-        "40001" | "40P01" | "55P03" => Verdict::Busy,
-        // statement_timeout, admin shutdown, crash shutdown, starting up, idle-in-transaction timeout, read-only during failover
-        "57014" | "57P01" | "57P02" | "57P03" | "25P03" | "25006" | "53300" | "53100" => Verdict::Unavailable,
+        // serialization failure, deadlock
+        "40001" | "40P01" => Verdict::Busy,
+        // lock_timeout and statement_timeout (they have waited already), admin shutdown, crash shutdown, starting up, idle-in-transaction timeout, read-only during failover
+        "55P03" | "57014" | "57P01" | "57P02" | "57P03" | "25P03" | "25006" | "53300" | "53100" => Verdict::Unavailable,
         _ if code.len() == 5 && code.starts_with("08") => Verdict::Unavailable,
         _ if code.len() == 5 => Verdict::Refused,
         // SQLite: the primary code is the low byte. BUSY, LOCKED; then IOERR, FULL, CANTOPEN

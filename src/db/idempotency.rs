@@ -1,7 +1,7 @@
 //! Answers of calls that created something, by team and Idempotency-Key.
 //!
-//! On Postgres two transactions may both find nothing and both create; the second [`insert`] then waits for the first commit
-//! and reports [`Error::Busy`], so that its transaction runs again and finds the answer.
+//! Of concurrent duplicates one goes first; the others wait in [`find`] until it has committed and then find its answer: by an
+//! advisory lock on Postgres, by the one writer on SQLite.
 
 use jiff::Timestamp;
 use uuid::Uuid;
@@ -16,18 +16,16 @@ pub struct Answered {
     pub answer: Vec<u8>,
 }
 
+/// The answer to an earlier call, if there was one. Until this transaction ends, no other call with the key gets past here.
 pub async fn find(tx: &mut Tx, team: Uuid, key: &str) -> Result<Option<Answered>, Error> {
+    tx.optional(q::HOLD, params![format!("{team} {key}")]).await?;
     let row = tx.optional(q::FIND, params![team, key]).await?;
     row.map(|row| Ok(Answered { route: row.get(0)?, digest: row.get(1)?, answer: row.get(2)? })).transpose()
 }
 
 pub async fn insert(tx: &mut Tx, team: Uuid, key: &str, row: &Answered, at: Timestamp) -> Result<(), Error> {
     let values = params![team, key, &row.route, row.digest, row.answer.as_slice(), at];
-    match tx.execute(q::INSERT, values).await {
-        Ok(_) => Ok(()),
-        Err(Error::Taken { source, .. }) => Err(Error::Busy(source)),
-        Err(error) => Err(error),
-    }
+    tx.execute(q::INSERT, values).await.map(drop)
 }
 
 /// Forgets answers older than `before`, `limit` at a time; answers how many.
@@ -37,6 +35,7 @@ pub async fn forget(tx: &mut Tx, before: Timestamp, limit: u32) -> Result<u64, E
 
 pub(super) mod q {
     crate::statements! {
+        HOLD = split "SELECT $1", "SELECT 1 FROM (SELECT pg_advisory_xact_lock(hashtextextended($1, 0))) AS held";
         FIND = "SELECT route, digest, answer FROM idempotency WHERE team = $1 AND idem_key = $2";
         INSERT = "INSERT INTO idempotency (team, idem_key, route, digest, answer, created_at) VALUES ($1, $2, $3, $4, $5, $6)";
         FORGET = "DELETE FROM idempotency WHERE (team, idem_key) IN

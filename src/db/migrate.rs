@@ -1,7 +1,8 @@
 //! Brings the schema up to date: one folder of files for both engines.
 //!
 //! A migration that has been released never changes; a new one is added at the end. Types are BIGINT, TEXT, BLOB and DOUBLE
-//! PRECISION; BLOB is spelt BYTEA for Postgres here and nowhere else.
+//! PRECISION. Postgres spells BLOB as BYTEA, and its text is compared byte by byte (`COLLATE "C"`) as SQLite's is, or the two
+//! would page through names in different orders; both is done here and nowhere else.
 
 use std::borrow::Cow;
 
@@ -24,10 +25,14 @@ impl Db {
     pub async fn migrate(&self) -> Result<(), Error> {
         match &self.engine {
             Engine::Sqlite { writer, .. } => migrator(Cow::Borrowed).run(writer).await,
-            Engine::Pg(pool) => migrator(|sql| Cow::Owned(sql.replace("BLOB", "BYTEA"))).run(pool).await,
+            Engine::Pg(pool) => migrator(|sql| Cow::Owned(postgres(sql))).run(pool).await,
         }
         .map_err(Error::Migrate)
     }
+}
+
+fn postgres(sql: &str) -> String {
+    sql.replace(" BLOB", " BYTEA").replace(" TEXT", " TEXT COLLATE \"C\"")
 }
 
 fn migrator(dialect: impl Fn(&'static str) -> Cow<'static, str>) -> Migrator {

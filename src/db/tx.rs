@@ -154,6 +154,7 @@ macro_rules! bind {
                 match value {
                     Value::Int(x) => Arguments::add(&mut arguments, x),
                     Value::Float(x) => Arguments::add(&mut arguments, x),
+                    Value::Text(Some(x)) if x.contains('\0') => return Err(Error::Nul),
                     Value::Text(x) => Arguments::add(&mut arguments, x),
                     Value::Blob(x) => Arguments::add(&mut arguments, x),
                     Value::TooBig(x) => return Err(Error::Range(x)),

@@ -87,6 +87,22 @@ pub(super) fn needs(method: &Method, path: &str) -> Option<Needs> {
     TABLE.iter().find(|row| row.0 == *method && row.1 == path).map(|row| row.2)
 }
 
+/// Adds to an OpenAPI document which calls need a token, and whose.
+pub(super) fn describe(document: &mut serde_json::Value) {
+    document["components"]["securitySchemes"]["token"] = serde_json::json!({ "type": "http", "scheme": "bearer", "description": "A token as `dray token create` prints it" });
+    for (method, path, needs) in TABLE {
+        let item = document["paths"].get_mut(path).and_then(|item| item.get_mut(method.as_str().to_ascii_lowercase()));
+        let Some(operation) = item.and_then(serde_json::Value::as_object_mut) else { continue };
+        let roles = match needs {
+            Needs::Nothing | Needs::Signature => continue,
+            Needs::Roles(roles) => serde_json::json!(roles),
+            Needs::Operator => serde_json::json!(["operator"]),
+        };
+        operation.insert("security".to_owned(), serde_json::json!([{ "token": [] }]));
+        operation.insert("x-roles".to_owned(), roles);
+    }
+}
+
 /// State of the layer.
 #[derive(Debug)]
 pub(super) struct Gate {

@@ -89,9 +89,12 @@ fn streams() -> Routes {
 ))]
 struct Document;
 
-/// The OpenAPI 3.1 document of this release.
-pub fn document() -> utoipa::openapi::OpenApi {
-    OpenApiRouter::<Arc<App>>::with_openapi(Document::openapi()).merge(calls()).merge(streams()).into_openapi()
+/// The OpenAPI 3.1 document of this release; what a call asks of its caller is taken from the auth table.
+pub fn document() -> serde_json::Value {
+    let routes = OpenApiRouter::<Arc<App>>::with_openapi(Document::openapi()).merge(calls()).merge(streams());
+    let mut document = serde_json::to_value(routes.into_openapi()).expect("a document has string keys only");
+    auth::describe(&mut document);
+    document
 }
 
 /// The service's router, complete with everything that surrounds a request.

@@ -1,3 +1,5 @@
+//! The walk on real directories: every kind of entry, every oddity of names.
+
 use super::*;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;

@@ -163,6 +163,11 @@ impl TestService {
         &self.settings.data
     }
 
+    /// The URL of the test's own database on Postgres.
+    pub fn postgres_url(&self) -> Option<&str> {
+        self.database.as_ref().map(|database| database.url.as_str())
+    }
+
     /// A directory for the test's own files, gone with it.
     pub fn scratch(&self) -> PathBuf {
         let path = self.directory.path().join("scratch");
@@ -184,6 +189,11 @@ impl TestService {
         let service = start(&settings, &clock, quiet).await;
         let builder = Builder { engine, settings, quiet, clock };
         Self::new(service, builder, directory, database)
+    }
+
+    /// Stops in good order; the data goes with it.
+    pub async fn stop(self) {
+        self.service.stop().await.unwrap();
     }
 
     pub fn request(&self, method: Method, path: &str, token: &str) -> reqwest::RequestBuilder {
