@@ -196,6 +196,18 @@ impl TestService {
         self.service.stop().await.unwrap();
     }
 
+    /// A second replica on the same database, store and keys, with its background work. Needs Postgres and a store that both
+    /// reach; goes before the first.
+    pub async fn replica(&self) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let mut settings = self.settings.clone();
+        settings.secret_key_file = Some(self.settings.secret_key_path());
+        settings.data = directory.path().join("data");
+        let service = start(&settings, &self.clock, false).await;
+        let builder = Builder { engine: self.engine, settings, quiet: false, clock: self.clock.clone() };
+        Self::new(service, builder, directory, None)
+    }
+
     pub fn request(&self, method: Method, path: &str, token: &str) -> reqwest::RequestBuilder {
         let request = self.http.request(method, format!("{}{path}", self.url));
         if token.is_empty() { request } else { request.bearer_auth(token) }
