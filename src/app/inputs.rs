@@ -65,9 +65,12 @@ impl App {
         let claim = Claim { now, until: now.saturating_add(CLAIM).unwrap_or(now) };
         let claimed =
             transaction!(self.db, |tx| stagings::claim_unchecked(tx, claim, AT_ONCE).await.map_err(Error::from))?;
-        let looks = claimed.iter().map(|(team, id)| self.look_or_retry(*team, *id));
-        futures::stream::iter(looks).buffer_unordered(AT_ONCE as usize).try_collect::<Vec<()>>().await?;
-        Ok(claimed.len())
+        let looks = claimed.into_iter().map(|(team, id)| {
+            let app = self.clone();
+            async move { app.look_or_retry(team, id).await }
+        });
+        let looked: Vec<()> = futures::stream::iter(looks).buffer_unordered(AT_ONCE as usize).try_collect().await?;
+        Ok(looked.len())
     }
 
     async fn look_or_retry(self: &Arc<Self>, team: Uuid, id: Uuid) -> Result<(), Error> {
