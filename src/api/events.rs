@@ -31,6 +31,46 @@ pub struct Event {
     pub data: serde_json::Value,
 }
 
+/// Query of events.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema, utoipa::IntoParams)]
+pub struct AskEvents {
+    /// Id of the last event seen; from the oldest on when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
+    /// Seconds to wait when there is none; the service may answer earlier, with an empty page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait: Option<u32>,
+    /// At most 1,000; 100 when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+}
+
+impl AskEvents {
+    /// The paging part.
+    pub fn page(&self) -> super::teams::PageQuery {
+        super::teams::PageQuery { cursor: None, limit: self.limit }
+    }
+}
+
+/// Query of deliveries.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema, utoipa::IntoParams)]
+pub struct AskDeliveries {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+    /// At most 1,000; 100 when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+}
+
+impl AskDeliveries {
+    /// The paging part.
+    pub fn page(&self) -> super::teams::PageQuery {
+        super::teams::PageQuery { cursor: self.cursor.clone(), limit: self.limit }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DeliveryState {

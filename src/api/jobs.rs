@@ -332,6 +332,46 @@ pub struct SkippedEntry {
     pub reason: String,
 }
 
+/// Query of a job's leases or stagings.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema, utoipa::IntoParams)]
+pub struct OfJob {
+    pub job: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+    /// At most 1,000; 100 when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+}
+
+impl OfJob {
+    /// The paging part.
+    pub fn page(&self) -> super::teams::PageQuery {
+        super::teams::PageQuery { cursor: self.cursor.clone(), limit: self.limit }
+    }
+}
+
+/// Query of one staging.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, ToSchema, utoipa::IntoParams)]
+pub struct WatchStaging {
+    /// Seconds to wait for a change; the service may answer earlier.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait: Option<u32>,
+    /// The `state_seq` known: the answer comes once it is above.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state_seq: Option<u64>,
+}
+
+/// Query of a node's work.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema, utoipa::IntoParams)]
+pub struct AskWork {
+    /// Seconds to wait for a change; the service may answer earlier.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait: Option<u32>,
+    /// The `seq` known: the answer comes once it differs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seen: Option<String>,
+}
+
 /// An agent says hello at start; a second live agent of the same node with another `instance` is refused (`409 node_in_use`) until the first was silent for 60 s.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

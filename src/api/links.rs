@@ -53,3 +53,11 @@ pub struct Link {
     /// The true end, also where it is earlier than asked.
     pub expires_at: String,
 }
+
+/// What a link's URL is signed with.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema, utoipa::IntoParams)]
+pub struct LinkSignature {
+    /// End, in seconds since 1970.
+    pub exp: i64,
+    pub sig: String,
+}

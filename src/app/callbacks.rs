@@ -4,7 +4,6 @@
 //! delivery is under way, the oldest; per receiver a few; each attempt is a task of its own, so that a slow receiver holds up nobody else.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use jiff::SignedDuration;
 
@@ -67,8 +66,7 @@ impl App {
     }
 
     async fn deliver(&self, claimed: &Claimed) -> Result<Outcome, Error> {
-        let source = self.origin();
-        let document = super::events::document(&claimed.event, &source)?;
+        let document = super::events::document(&claimed.event, &self.origin)?;
         let body = super::jobs::json(&document)?;
         let secret = self.keys.open_sealed(super::jobs::CALLBACK, &claimed.secret)?;
         let attempt = Attempt {
@@ -82,30 +80,24 @@ impl App {
         Ok(self.webhooks.deliver(attempt).await)
     }
 
-    /// Delivers for ever: claims as slots are free, wakes on new events, and looks again every `period`.
-    pub async fn run_callbacks(self: Arc<Self>, period: Duration, stop: tokio_util::sync::CancellationToken) {
-        let mut ear = self.db.wakeups().listen("deliveries");
+    /// Delivers until nothing is due. New events are taken up as they come, while slow receivers are still waited for.
+    pub async fn deliver_callbacks(self: &Arc<Self>) -> Result<(), Error> {
         let mut running = tokio::task::JoinSet::new();
-        while !stop.is_cancelled() {
+        loop {
+            let mut ear = self.db.wakeups().listen("deliveries");
             let free = AT_ONCE.saturating_sub(u32::try_from(running.len()).unwrap_or(AT_ONCE));
-            match self.claim_deliveries(free).await {
-                Ok(claimed) => {
-                    for work in claimed {
-                        let app = self.clone();
-                        running.spawn(async move { app.attempt_and_log(&work).await });
-                    }
-                }
-                Err(error) => tracing::warn!(%error, "deliveries cannot be claimed"),
+            for work in self.claim_deliveries(free).await? {
+                let app = self.clone();
+                running.spawn(async move { app.attempt_and_log(&work).await });
             }
-            let deadline = tokio::time::Instant::now() + period;
+            if running.is_empty() {
+                return Ok(());
+            }
             tokio::select! {
-                () = stop.cancelled() => {}
-                _ = ear.wait(deadline) => {}
-                Some(_) = running.join_next(), if !running.is_empty() => {}
+                _ = running.join_next() => {}
+                _ = ear.wait(tokio::time::Instant::now() + TIMEOUT) => {}
             }
         }
-        // attempts under way are bounded in time; one that is cut off is attempted again under the same id
-        while running.join_next().await.is_some() {}
     }
 
     async fn attempt_and_log(&self, work: &Claimed) {

@@ -85,15 +85,9 @@ impl App {
         })
     }
 
-    /// Where the service says it is, when no request tells: `public_url`, else what it listens on.
-    pub(super) fn origin(&self) -> String {
-        match &self.settings.public_url {
-            Some(url) => url.as_str().trim_end_matches('/').to_owned(),
-            None => {
-                let scheme = if self.settings.tls.cert.is_some() { "https" } else { "http" };
-                format!("{scheme}://{}", self.settings.listen)
-            }
-        }
+    /// How long a caller may wait who asked for so many seconds.
+    pub fn wait(&self, seconds: Option<u32>) -> Duration {
+        Duration::from_secs(seconds.unwrap_or(0).into()).min(self.settings.limits.longest_wait.0)
     }
 
     pub(super) async fn tell(&self, tx: &mut Tx, team: Uuid, facts: &[NewEvent]) -> Result<(), Error> {

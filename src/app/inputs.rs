@@ -20,7 +20,7 @@ use crate::api::jobs::InputSpec;
 use crate::content::layout::Line;
 use crate::content::merge::Merged;
 use crate::content::path::RelPath;
-use crate::content::tree::TreeReader;
+use crate::content::tree::{Kind as EntryKind, TreeReader};
 use crate::db::stagings::{self, Claim, Expected, StoredPack};
 use crate::db::versions::Version;
 use crate::db::{jobs, versions};
@@ -65,9 +65,12 @@ impl App {
         let claim = Claim { now, until: now.saturating_add(CLAIM).unwrap_or(now) };
         let claimed =
             transaction!(self.db, |tx| stagings::claim_unchecked(tx, claim, AT_ONCE).await.map_err(Error::from))?;
-        let looks = claimed.iter().map(|(team, id)| self.look_or_retry(*team, *id));
-        futures::stream::iter(looks).buffer_unordered(AT_ONCE as usize).try_collect::<Vec<()>>().await?;
-        Ok(claimed.len())
+        let looks = claimed.into_iter().map(|(team, id)| {
+            let app = self.clone();
+            async move { app.look_or_retry(team, id).await }
+        });
+        let looked: Vec<()> = futures::stream::iter(looks).buffer_unordered(AT_ONCE as usize).try_collect().await?;
+        Ok(looked.len())
     }
 
     async fn look_or_retry(self: &Arc<Self>, team: Uuid, id: Uuid) -> Result<(), Error> {
@@ -249,28 +252,28 @@ impl App {
 
     /// Whether a path is a file or directory of a version: read at submit, so that a typing error is known at once.
     pub(super) async fn check_path(self: &Arc<Self>, version: &Version, path: &RelPath) -> Result<(), Error> {
+        self.kind_of(version, path).await.map(drop)
+    }
+
+    /// What lies at a path of a version: a file or a directory, else there is no such path.
+    pub(super) async fn kind_of(self: &Arc<Self>, version: &Version, path: &RelPath) -> Result<EntryKind, Error> {
         let (app, handle, key, wanted) = (self.clone(), Handle::current(), version.tree_key.clone(), path.clone());
         let walked = tokio::task::spawn_blocking(move || {
             let tree = TreeReader::open(app.open_document(&handle, &key)?);
             for entry in tree.map_err(|error| damaged("tree", error))? {
                 let entry = entry.map_err(|error| damaged("tree", error))?;
                 if entry.path >= wanted {
-                    return Ok(
-                        entry.path == wanted && !matches!(entry.kind, crate::content::tree::Kind::Symlink { .. })
-                    );
+                    return Ok((entry.path == wanted).then_some(entry.kind));
                 }
             }
-            Ok::<_, Error>(false)
+            Ok::<_, Error>(None)
         });
         match walked.await.map_err(|error| Error::internal("the walk of a tree ended early").with_source(error))?? {
-            true => Ok(()),
-            false => {
+            Some(kind @ (EntryKind::File { .. } | EntryKind::Dir { .. })) => Ok(kind),
+            Some(EntryKind::Symlink { .. }) | None => {
                 let hint = format!("`dray ls {}` lists what it holds", version.reference());
-                Err(Error::new(
-                    PATH_NOT_FOUND,
-                    format!("`{}` holds no file or directory `{path}`", version.reference()),
-                    hint,
-                ))
+                let detail = format!("`{}` holds no file or directory `{path}`", version.reference());
+                Err(Error::new(PATH_NOT_FOUND, detail, hint))
             }
         }
     }

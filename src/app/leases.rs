@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::error::{Code, Error, Kind};
 use super::jobs::{no_job, over, reason_of, wire_reason};
-use super::{App, Caller, Idempotency};
+use super::{App, Caller, Idempotency, Paging};
 use crate::api::jobs::{GrantLease, Lease, ReleaseReason};
 use crate::api::teams::Page;
 use crate::db::outbox::NewEvent;
@@ -97,11 +97,17 @@ impl App {
         })
     }
 
-    pub async fn list_leases(&self, caller: &Caller, job: Uuid) -> Result<Page<Lease>, Error> {
+    pub async fn list_leases(&self, caller: &Caller, job: Uuid, paging: &Paging) -> Result<Page<Lease>, Error> {
+        let below = match paging.after.as_str() {
+            "" => i64::MAX.unsigned_abs(),
+            epoch => epoch
+                .parse()
+                .map_err(|_| Error::invalid("cursor", "no page ends there", "use `next` of the page before"))?,
+        };
         let mut session = self.db.read().await?;
         jobs::get(&mut session, caller.team, job).await?.ok_or_else(|| no_job(job))?;
-        let rows = leases::of_job(&mut session, job, 1_000).await?;
-        Ok(Page { items: rows.iter().map(document).collect(), next: None })
+        let rows = leases::of_job(&mut session, job, below, paging.rows()).await?;
+        Ok(paging.page(rows.iter().map(document).collect(), |lease: &Lease| lease.epoch.to_string()))
     }
 
     /// Releases leases whose time has run out; answers how many. May run in several replicas at once.

@@ -1,14 +1,341 @@
-//! Links: made, revoked, and looked up for whoever holds one.
+//! Links: signed URLs by which somebody without an account downloads a file or an archive.
+//!
+//! A link of ours is looked up at every use, so that revoking it works at once; its signature covers id and end, so that ids cannot be tried. A direct
+//! link is the store's own signature over an export object of its own, which revoking deletes. Ends are told truthfully and are never further away than
+//! seven days.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use jiff::{SignedDuration, Timestamp};
 use uuid::Uuid;
 
-use super::App;
-use super::error::Error;
-use crate::api::links::Link;
-use crate::db::Tx;
+use super::archives::VersionArchive;
+use super::error::{Code, Error, Kind};
+use super::read::{FoundFile, Plain};
+use super::stored::parse_key;
+use super::{App, Caller, Idempotency};
+use crate::api::links::{ArchiveKind, CreateLink, Link, LinkKind};
+use crate::content::archive::Format;
+use crate::content::path::RelPath;
+use crate::content::tree::Kind as EntryKind;
+use crate::db::{Tx, links, versions};
+use crate::domain::disposition::{content_disposition, url_segment};
+use crate::store::{Key, SignedUrl};
+use crate::transaction;
+
+/// Longest life of a link: what stores sign for.
+pub const MOST_SECONDS: u64 = 7 * 24 * 3_600;
+
+pub const EXPIRES_TOO_FAR: Code = Code::new(Kind::Invalid, "expires_too_far", "no link lives so long");
+pub const DIRECT_UNSUPPORTED: Code = Code::new(Kind::Conflict, "direct_unsupported", "this store cannot sign URLs");
+pub const LINK_DENIED: Code = Code::new(Kind::Denied, "link_denied", "the link's signature is wrong");
+pub const LINK_EXPIRED: Code = Code::new(Kind::Expired, "link_expired", "the link has expired");
+pub const LINK_REVOKED: Code = Code::new(Kind::Expired, "link_revoked", "the link was revoked");
+pub const LINK_GONE: Code = Code::new(Kind::Expired, "link_gone", "what the link showed was deleted");
+
+/// What a link leads to, before any of its bytes are read.
+#[derive(Debug)]
+pub struct Target {
+    pub bytes: u64,
+    /// Names these very bytes.
+    pub tag: String,
+    pub media_type: &'static str,
+    pub name: String,
+    content: Content,
+}
+
+#[derive(Debug)]
+enum Content {
+    File(Box<FoundFile>),
+    Archive(VersionArchive),
+}
+
+impl Target {
+    /// The bytes `range`, proven; exactly these, or an error at the end.
+    pub fn read(&self, app: &Arc<App>, range: std::ops::Range<u64>) -> Plain {
+        match &self.content {
+            Content::Archive(archive) => archive.read(app, range),
+            Content::File(file) => match &file.place {
+                Some(place) => app.read_file(&file.source, place.clone(), range),
+                None => futures::stream::empty().boxed(),
+            },
+        }
+    }
+
+    pub fn disposition(&self) -> String {
+        content_disposition(&self.name)
+    }
+}
 
 impl App {
-    pub(super) async fn links_of(&self, _tx: &mut Tx, _version: Uuid, _origin: &str) -> Result<Vec<Link>, Error> {
-        Ok(Vec::new())
+    /// Makes a link. `origin` is what the URL begins with.
+    pub async fn create_link(
+        self: &Arc<Self>,
+        caller: &Caller,
+        wish: &CreateLink,
+        call: &Idempotency,
+        origin: &str,
+    ) -> Result<Link, Error> {
+        let until = self.link_end(wish.expires_in)?;
+        let (version, path) = self.linked(caller, wish).await?;
+        let (target, archive) = self.target(&version, path.as_ref(), wish.archive).await?;
+        let row = links::Link {
+            id: self.ids.uuid(),
+            team: caller.team,
+            version: version.id,
+            path: path.map(RelPath::into_bytes).unwrap_or_default(),
+            archive: archive.map(|kind| word(kind).to_owned()),
+            name: target.name.clone(),
+            kind: if wish.direct { "direct" } else { "service" }.to_owned(),
+            bytes: target.bytes,
+            export: None,
+            created_at: self.clock.now(),
+            expires_at: until,
+            revoked_at: None,
+        };
+        match wish.direct {
+            false => self.service_link(caller, &row, call, origin).await,
+            true => self.direct_link(caller, row, &target, call).await,
+        }
     }
+
+    async fn service_link(
+        &self,
+        caller: &Caller,
+        row: &links::Link,
+        call: &Idempotency,
+        origin: &str,
+    ) -> Result<Link, Error> {
+        transaction!(self.db, |tx| {
+            if let Some(earlier) = self.replay(tx, caller.team, call).await? {
+                return Ok(earlier);
+            }
+            links::insert(tx, row).await?;
+            let made = self.link_document(row, origin);
+            self.remember(tx, caller.team, call, &made).await?;
+            Ok::<_, Error>(made)
+        })
+    }
+
+    /// Writes the export object and lets the store sign for it. The row comes first, so that a crash leaves nothing unknown.
+    async fn direct_link(
+        self: &Arc<Self>,
+        caller: &Caller,
+        mut row: links::Link,
+        target: &Target,
+        call: &Idempotency,
+    ) -> Result<Link, Error> {
+        let key = Key::export(caller.team, self.ids.uuid());
+        self.sign_export(&key, &row, target).await?; // refused before anything is written
+        row.export = Some(key.as_str().to_owned());
+        let earlier = transaction!(self.db, |tx| {
+            if let Some(earlier) = self.replay::<Link>(tx, caller.team, call).await? {
+                return Ok::<_, Error>(Some(earlier));
+            }
+            links::insert(tx, &row).await?;
+            Ok(None)
+        })?;
+        if let Some(earlier) = earlier {
+            return Ok(earlier);
+        }
+        let mut writer = self.store.writer(&key, target.bytes).await?;
+        let mut bytes = target.read(self, 0..target.bytes);
+        while let Some(piece) = bytes.next().await {
+            match piece {
+                Ok(piece) => writer.write(piece).await?,
+                Err(error) => {
+                    writer.abort().await?;
+                    return Err(error);
+                }
+            }
+        }
+        writer.finish().await?;
+        let signed = self.sign_export(&key, &row, target).await?;
+        let made = Link {
+            id: row.id.to_string(),
+            url: signed.url.to_string(),
+            kind: LinkKind::Direct,
+            bytes: row.bytes,
+            expires_at: signed.expires_at.min(row.expires_at).to_string(),
+        };
+        transaction!(self.db, |tx| self.remember(tx, caller.team, call, &made).await)?;
+        Ok(made)
+    }
+
+    async fn sign_export(&self, key: &Key, row: &links::Link, target: &Target) -> Result<SignedUrl, Error> {
+        let left = row.expires_at.duration_since(self.clock.now());
+        let ttl = Duration::try_from(left).unwrap_or(Duration::from_secs(1));
+        let signed = self.store.sign_get(key, ttl, Some(&target.disposition())).await?;
+        signed.ok_or_else(|| {
+            let detail = "the store is a local directory";
+            Error::new(DIRECT_UNSUPPORTED, detail, "make the link without `direct`: the service streams it, with Range")
+        })
+    }
+
+    /// Revokes a link: its URL stops working at once.
+    pub async fn revoke_link(&self, caller: &Caller, id: Uuid) -> Result<(), Error> {
+        let revoked = transaction!(self.db, |tx| {
+            links::revoke(tx, caller.team, id, self.clock.now()).await.map_err(Error::from)
+        })?;
+        match revoked {
+            None => Err(Error::not_found("link", id, "`dray link` prints the id of a link when it makes one")),
+            Some(None) => Ok(()),
+            Some(Some(export)) => self.delete_export(id, &export).await,
+        }
+    }
+
+    /// Deletes export objects nobody may read any more; answers how many.
+    pub async fn delete_ended_exports(&self) -> Result<usize, Error> {
+        let ended = links::ended_exports(&mut self.db.read().await?, self.clock.now(), 100).await?;
+        for (id, export) in &ended {
+            self.delete_export(*id, export).await?;
+        }
+        Ok(ended.len())
+    }
+
+    async fn delete_export(&self, id: Uuid, export: &str) -> Result<(), Error> {
+        self.store.delete(&parse_key(export)?).await?;
+        transaction!(self.db, |tx| links::export_gone(tx, id).await.map_err(Error::from))
+    }
+
+    /// What the holder of a signed URL may download.
+    pub async fn open_link(self: &Arc<Self>, id: &str, exp: i64, signature: &str) -> Result<Target, Error> {
+        let denied = || {
+            Error::new(
+                LINK_DENIED,
+                "the URL was changed, or cut when it was copied",
+                "ask whoever sent the link to send it again",
+            )
+        };
+        if !self.keys.verify_url(&["link", id, &exp.to_string()], signature) {
+            return Err(denied());
+        }
+        let again = "ask whoever sent the link for a new one";
+        if exp <= self.clock.now().as_second() {
+            let end = Timestamp::from_second(exp).map_or_else(|_| exp.to_string(), |end| end.to_string());
+            return Err(Error::new(LINK_EXPIRED, format!("it worked until {end}"), again));
+        }
+        let row = match Uuid::try_parse(id) {
+            Ok(id) => links::get(&mut self.db.read().await?, id).await?,
+            Err(_) => None,
+        };
+        let row = row.ok_or_else(denied)?;
+        if let Some(revoked) = row.revoked_at {
+            return Err(Error::new(LINK_REVOKED, format!("it was revoked at {revoked}"), again));
+        }
+        let gone = || Error::new(LINK_GONE, "its version was deleted", again);
+        let version = versions::get(&mut self.db.read().await?, row.version).await?.ok_or_else(gone)?;
+        let path = match row.path.is_empty() {
+            true => None,
+            false => Some(
+                RelPath::parse(&row.path)
+                    .map_err(|error| Error::internal("a link's path is none").with_source(error))?,
+            ),
+        };
+        let kind = row.archive.as_deref().map(|word| if word == "tar" { ArchiveKind::Tar } else { ArchiveKind::Zip });
+        let (mut target, _) = self.target(&version, path.as_ref(), kind).await?;
+        target.name = row.name;
+        Ok(target)
+    }
+
+    /// The version and path a wish names.
+    async fn linked(&self, caller: &Caller, wish: &CreateLink) -> Result<(versions::Version, Option<RelPath>), Error> {
+        let reference = super::versions::parse_reference(&wish.reference)?;
+        let path = match wish.path.trim_end_matches('/') {
+            "" => None,
+            path => Some(
+                RelPath::parse(path.as_bytes())
+                    .map_err(|error| Error::invalid("path", error, "give a path relative to the dataset's root"))?,
+            ),
+        };
+        let version = self.find_version(&mut self.db.read().await?, caller.team, &reference).await?;
+        Ok((version, path))
+    }
+
+    fn link_end(&self, seconds: Option<u64>) -> Result<Timestamp, Error> {
+        let seconds = seconds.unwrap_or(MOST_SECONDS);
+        if seconds > MOST_SECONDS {
+            let detail = format!("{seconds} seconds are more than {MOST_SECONDS} (7 days)");
+            return Err(Error::new(EXPIRES_TOO_FAR, detail, "ask for 7 days at most, and make a new link then"));
+        }
+        if seconds == 0 {
+            return Err(Error::invalid("expires_in", "is 0", "give at least one second"));
+        }
+        let end = self.clock.now().saturating_add(SignedDuration::from_secs(seconds.cast_signed()));
+        let end = end.map_err(|error| Error::internal("the clock is at its end").with_source(error))?;
+        // the URL carries whole seconds
+        Timestamp::from_second(end.as_second())
+            .map_err(|error| Error::internal("a time out of range").with_source(error))
+    }
+
+    /// Looks at what is to be downloaded: a file, or an archive of a directory or of everything.
+    async fn target(
+        self: &Arc<Self>,
+        version: &versions::Version,
+        path: Option<&RelPath>,
+        archive: Option<ArchiveKind>,
+    ) -> Result<(Target, Option<ArchiveKind>), Error> {
+        let found = match path {
+            None => None,
+            Some(path) => Some((path, self.kind_of(version, path).await?)),
+        };
+        if let Some((path, EntryKind::File { size, digest, .. })) = &found {
+            if archive.is_some() {
+                return Err(Error::invalid(
+                    "archive",
+                    format!("`{path}` is a file"),
+                    "leave `archive` away, or name a directory",
+                ));
+            }
+            let file = self.find_file(version, path).await?;
+            let name = String::from_utf8_lossy(path.name()).into_owned();
+            let (bytes, tag) = (*size, digest.to_string());
+            let content = Content::File(Box::new(file));
+            return Ok((Target { bytes, tag, media_type: "application/octet-stream", name, content }, None));
+        }
+        let kind = archive.unwrap_or(ArchiveKind::Zip);
+        let (format, media_type) = match kind {
+            ArchiveKind::Zip => (Format::Zip, "application/zip"),
+            ArchiveKind::Tar => (Format::Tar, "application/x-tar"),
+        };
+        let made = self.archive(version, path.cloned(), format).await?;
+        let name = archive_name(version, path, kind);
+        let target =
+            Target { bytes: made.length(), tag: made.tag(), media_type, name, content: Content::Archive(made) };
+        Ok((target, Some(kind)))
+    }
+
+    /// Links of ours to a version that still work.
+    pub(super) async fn links_of(&self, tx: &mut Tx, version: Uuid, origin: &str) -> Result<Vec<Link>, Error> {
+        let rows = links::live_of_version(tx, version, self.clock.now()).await?;
+        Ok(rows.iter().filter(|row| row.kind == "service").map(|row| self.link_document(row, origin)).collect())
+    }
+
+    fn link_document(&self, row: &links::Link, origin: &str) -> Link {
+        let (id, exp) = (row.id.to_string(), row.expires_at.as_second().to_string());
+        let signature = self.keys.sign_url(&["link", &id, &exp]);
+        Link {
+            url: format!("{origin}/l/{id}/{}?exp={exp}&sig={signature}", url_segment(&row.name)),
+            id,
+            kind: LinkKind::Service,
+            bytes: row.bytes,
+            expires_at: row.expires_at.to_string(),
+        }
+    }
+}
+
+fn word(kind: ArchiveKind) -> &'static str {
+    match kind {
+        ArchiveKind::Zip => "zip",
+        ArchiveKind::Tar => "tar",
+    }
+}
+
+/// `aisle-cams-v3.zip`, `aisle-cams-v3-day-1.tar`.
+fn archive_name(version: &versions::Version, path: Option<&RelPath>, kind: ArchiveKind) -> String {
+    let dataset = version.name.rsplit('/').next().unwrap_or_default();
+    let below = path.map(|path| format!("-{}", String::from_utf8_lossy(path.name()))).unwrap_or_default();
+    format!("{dataset}-{}{below}.{}", version.number, word(kind))
 }

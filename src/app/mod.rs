@@ -6,6 +6,7 @@
 
 mod access;
 pub mod agents;
+pub mod archives;
 pub mod body;
 pub mod callbacks;
 mod check;

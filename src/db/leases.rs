@@ -42,9 +42,9 @@ pub async fn of_epoch(tx: &mut Tx, job: Uuid, epoch: u64) -> Result<Option<Lease
     tx.optional(q::OF_EPOCH, params![job, epoch]).await?.map(|row| lease(&row)).transpose()
 }
 
-/// The job's leases, newest first.
-pub async fn of_job(tx: &mut Tx, job: Uuid, limit: u32) -> Result<Vec<Lease>, Error> {
-    tx.all(q::OF_JOB, params![job, limit]).await?.iter().map(lease).collect()
+/// The job's leases with epochs below this one, newest first.
+pub async fn of_job(tx: &mut Tx, job: Uuid, below: u64, limit: u32) -> Result<Vec<Lease>, Error> {
+    tx.all(q::OF_JOB, params![job, below, limit]).await?.iter().map(lease).collect()
 }
 
 /// Writes what may change in a lease: its end and its release.
@@ -82,7 +82,7 @@ pub(super) mod q {
         OF_EPOCH = "SELECT l.id, l.team, l.job, l.node, n.name, l.epoch, l.until, l.released
         FROM leases l JOIN nodes n ON n.id = l.node WHERE l.job = $1 AND l.epoch = $2";
         OF_JOB = "SELECT l.id, l.team, l.job, l.node, n.name, l.epoch, l.until, l.released
-        FROM leases l JOIN nodes n ON n.id = l.node WHERE l.job = $1 ORDER BY l.epoch DESC LIMIT $2";
+        FROM leases l JOIN nodes n ON n.id = l.node WHERE l.job = $1 AND l.epoch < $2 ORDER BY l.epoch DESC LIMIT $3";
         UPDATE = "UPDATE leases SET until = $2, released = $3, changed_at = $4 WHERE id = $1";
         DUE = "SELECT team, job FROM leases WHERE released IS NULL AND until <= $1 ORDER BY until LIMIT $2";
     }

@@ -4,6 +4,7 @@
 //! the other in one transaction.
 
 pub mod delivery;
+pub mod disposition;
 pub mod id;
 pub mod job;
 pub mod lease;

@@ -42,6 +42,10 @@ const WRITERS: Needs = Needs::Roles(&[Admin, Team]);
 /// Whoever looks at a team's things: everybody but a node.
 const READERS: Needs = Needs::Roles(&[Admin, Team, TeamRead, Scheduler]);
 
+/// Whoever says what runs where.
+const SCHEDULERS: Needs = Needs::Roles(&[Admin, Team, Scheduler]);
+const NODE: Needs = Needs::Roles(&[Node]);
+
 /// Every route of the service. `OPTIONS` and `HEAD` follow `GET`.
 pub const TABLE: &[(Method, &str, Needs)] = &[
     (Method::GET, "/healthz", Needs::Nothing),
@@ -80,6 +84,33 @@ pub const TABLE: &[(Method, &str, Needs)] = &[
     (Method::POST, "/v1/grants", ANYONE),
     (Method::GET, "/v1/packs/{pack}/index", ANYONE),
     (Method::GET, "/v1/packs/{pack}", Needs::Signature),
+    // jobs, leases, stagings
+    (Method::GET, "/v1/jobs", READERS),
+    (Method::POST, "/v1/jobs", SCHEDULERS),
+    (Method::GET, "/v1/jobs/{id}", READERS),
+    (Method::DELETE, "/v1/jobs/{id}", SCHEDULERS),
+    (Method::GET, "/v1/jobs/{id}/outputs", READERS),
+    (Method::GET, "/v1/leases", READERS),
+    (Method::POST, "/v1/leases", SCHEDULERS),
+    (Method::POST, "/v1/leases/{id}/renew", SCHEDULERS),
+    (Method::POST, "/v1/leases/{id}/release", SCHEDULERS),
+    (Method::GET, "/v1/stagings", READERS),
+    (Method::POST, "/v1/stagings", SCHEDULERS),
+    (Method::GET, "/v1/stagings/{id}", READERS),
+    (Method::DELETE, "/v1/stagings/{id}", SCHEDULERS),
+    // a node's agent
+    (Method::POST, "/v1/agent/hello", NODE),
+    (Method::GET, "/v1/agent/work", NODE),
+    (Method::POST, "/v1/agent/stagings/{id}/report", NODE),
+    (Method::POST, "/v1/agent/outputs/report", NODE),
+    // events
+    (Method::GET, "/v1/events", READERS),
+    (Method::GET, "/v1/webhooks/deliveries", READERS),
+    (Method::POST, "/v1/webhooks/deliveries/{id}/replay", SCHEDULERS),
+    // links
+    (Method::POST, "/v1/links", Needs::Roles(&[Admin, Team])),
+    (Method::DELETE, "/v1/links/{id}", Needs::Roles(&[Admin, Team])),
+    (Method::GET, "/l/{id}/{name}", Needs::Signature),
 ];
 
 pub(super) fn needs(method: &Method, path: &str) -> Option<Needs> {

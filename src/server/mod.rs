@@ -3,20 +3,25 @@
 //! This page lists every route. Handlers are short: they take typed arguments, call one use case and wrap its answer. What a
 //! route asks of its caller is in `auth`, how an error looks on the wire in `error`. No SQL, no store, no rule here.
 
+mod agent;
 mod auth;
 mod background;
 mod datasets;
 mod error;
+mod events;
 mod extract;
 mod health;
 mod identity;
+mod jobs;
 mod layers;
+mod links;
 mod pace;
 mod ranges;
 mod rate;
 mod reconcilers;
 mod serve;
 mod service;
+mod stagings;
 mod uploads;
 
 use std::sync::Arc;
@@ -68,6 +73,25 @@ fn calls() -> Routes {
         .routes(routes!(datasets::get_version, datasets::delete_version))
         .routes(routes!(datasets::grant))
         .routes(routes!(datasets::pack_index))
+        // jobs, leases, stagings
+        .routes(routes!(jobs::list, jobs::submit))
+        .routes(routes!(jobs::show, jobs::cancel))
+        .routes(routes!(jobs::outputs))
+        .routes(routes!(jobs::list_leases, jobs::grant))
+        .routes(routes!(jobs::renew))
+        .routes(routes!(jobs::release))
+        .routes(routes!(stagings::list, stagings::request))
+        .routes(routes!(stagings::show, stagings::cancel))
+        // a node's agent
+        .routes(routes!(agent::hello))
+        .routes(routes!(agent::work))
+        .routes(routes!(agent::report_staging))
+        .routes(routes!(agent::report_output))
+        // events
+        .routes(routes!(events::poll))
+        .routes(routes!(events::deliveries))
+        .routes(routes!(events::replay))
+        .routes(routes!(links::revoke))
 }
 
 /// Calls that stream a body in or out: as long as bytes move, they may take their time.
@@ -79,6 +103,9 @@ fn streams() -> Routes {
         .routes(routes!(datasets::tree))
         .routes(routes!(datasets::layout))
         .routes(routes!(datasets::pack))
+        // links; making a direct one writes its export object
+        .routes(routes!(links::create))
+        .routes(routes!(links::download))
 }
 
 /// The head of the OpenAPI document.

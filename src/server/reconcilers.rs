@@ -6,9 +6,22 @@ use uuid::Uuid;
 
 use super::background::Task;
 
+const SECOND: Duration = Duration::from_secs(1);
+
 /// One line per reconciler. `replica` names this process.
 pub fn reconcilers(replica: Uuid) -> Vec<Task> {
     vec![
+        Task::new("expire-leases", SECOND, |app| async move { app.expire_leases().await.map(drop) }),
+        Task::new("look-into-stagings", SECOND * 5, |app| async move {
+            while app.look_into_stagings().await? > 0 {}
+            Ok(())
+        })
+        .woken_by("stagings"),
+        Task::new("deliver-callbacks", SECOND, |app| async move { app.deliver_callbacks().await })
+            .woken_by("deliveries"),
+        Task::new("bury-removed-nodes", SECOND * 60, |app| async move { app.bury_removed_nodes().await.map(drop) })
+            .woken_by("nodes"),
+        Task::new("delete-exports", SECOND * 60, |app| async move { app.delete_ended_exports().await.map(drop) }),
         Task::new(
             "forget-answers",
             Duration::from_secs(3_600),
