@@ -10,5 +10,6 @@ mod grants;
 mod packs;
 mod store_contract;
 mod store_faults;
+mod store_probe;
 mod support;
 mod uploads;
