@@ -9,6 +9,8 @@ mod fault_proxy;
 mod grants;
 mod packs;
 mod store_contract;
+mod store_crash;
+mod store_credentials;
 mod store_faults;
 mod store_probe;
 mod support;
