@@ -22,6 +22,7 @@ mod reconcilers;
 mod serve;
 mod service;
 mod stagings;
+mod store_check;
 mod uploads;
 
 use std::sync::Arc;
@@ -44,6 +45,7 @@ pub use ranges::{Download, Wanted};
 pub use reconcilers::reconcilers;
 pub use serve::serve;
 pub use service::{Error, Service};
+pub use store_check::{StoreCheck, store_check};
 
 type Routes = OpenApiRouter<Arc<App>>;
 
