@@ -5,6 +5,7 @@ mod archive;
 mod auth;
 mod commits;
 mod damage;
+mod cli;
 mod fault_proxy;
 mod grants;
 mod packs;
