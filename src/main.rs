@@ -41,7 +41,7 @@ async fn serve(global: &cli::session::Global, args: ServeArgs) -> ExitCode {
     if args.check {
         return cli::print(&settings.to_masked_toml());
     }
-    match dray::server::serve::serve(settings).await {
+    match dray::server::serve(settings).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => cli::failed(global, "serve", &error),
     }

@@ -175,7 +175,14 @@ impl Error {
 
     /// The error in words.
     pub fn words(&self) -> String {
-        let mut text = format!("error: {}\n", clean(&self.to_string()));
+        let mut text = match self {
+            // A room's own text may have lines; what came from outside may not.
+            Self::Role { what, .. } => {
+                let lines: Vec<String> = what.lines().map(clean).collect();
+                format!("error: {}\n", lines.join("\n"))
+            }
+            _ => format!("error: {}\n", clean(&self.to_string())),
+        };
         for cause in self.causes() {
             let _ = writeln!(text, "caused by: {}", clean(&cause));
         }
