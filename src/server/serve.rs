@@ -73,8 +73,7 @@ fn start_log(log: &Log) {
     let filter = filter.unwrap_or_else(|_| EnvFilter::new("info"));
     // escape sequences belong on a terminal, never in a log
     let terminal = std::io::stderr().is_terminal();
-    let subscriber =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(terminal);
+    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(terminal);
     let _ = match log.format {
         LogFormat::Text => subscriber.try_init(),
         LogFormat::Json => subscriber.json().try_init(),
