@@ -1,3 +1,48 @@
 //! Composition root: the only file that knows both houses.
+//!
+//! It reads the command line, hands `serve` and `store check` to the service's house, `agent` to its room and the rest to the
+//! command line, and turns what they end with into an exit code.
 
-fn main() {}
+use dray::cli::serve::ServeArgs;
+use dray::cli::{self, Command};
+use dray::config::{Flags, Settings};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// How long threads may still block once everything is told.
+const LAST_BREATH: Duration = Duration::from_millis(200);
+
+fn main() -> ExitCode {
+    let cli = match cli::parse(std::env::args_os()) {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return cli::failed(&cli.global, "runtime", &error),
+    };
+    let code = runtime.block_on(async {
+        match cli.command {
+            Command::Serve(args) => serve(&cli.global, args).await,
+            command => cli::run(cli::Cli { global: cli.global, command }).await,
+        }
+    });
+    runtime.shutdown_timeout(LAST_BREATH);
+    code
+}
+
+async fn serve(global: &cli::session::Global, args: ServeArgs) -> ExitCode {
+    let flags =
+        Flags { config: args.config, data: args.data, listen: args.listen, store: args.store, database: args.database };
+    let settings = match Settings::from_process(&flags) {
+        Ok(settings) => settings,
+        Err(error) => return cli::failed(global, "settings", &error),
+    };
+    if args.check {
+        return cli::print(&settings.to_masked_toml());
+    }
+    match dray::server::serve(settings).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => cli::failed(global, "serve", &error),
+    }
+}

@@ -1,1 +1,255 @@
-//! The `cli` room.
+//! The command line: words in, one document or text out, an exit code.
+//!
+//! A file per group of verbs. Each verb takes its flags and a [`session::Session`], calls the client, and prints through
+//! [`output`]; none decides about data. `serve`, `agent` and `store check` are only parsed here: `main` runs them.
+//!
+//! Exit codes: 0 done, 1 refused or failed, 2 usage, 3 partial, 4 network or service unavailable, 130 interrupted.
+
+mod admin;
+mod browse;
+mod diff;
+mod error;
+mod interrupt;
+mod jobs;
+mod links;
+mod listing;
+pub mod logging;
+pub mod output;
+mod progress;
+mod push;
+mod receipt;
+mod reference;
+pub mod serve;
+pub mod session;
+mod staging;
+mod units;
+
+pub use error::Error;
+
+use crate::client::Exit;
+use clap::{CommandFactory, Parser};
+use interrupt::Interrupts;
+use output::Format;
+use session::{Global, Session};
+use std::ffi::OsString;
+use std::process::ExitCode;
+use tokio_util::sync::CancellationToken;
+
+/// Carries a team's data to the GPU it rented and carries the results home.
+#[derive(Debug, Parser)]
+#[command(name = "dray", version, max_term_width = 120, after_help = AFTER)]
+pub struct Cli {
+    #[command(flatten)]
+    pub global: Global,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const AFTER: &str =
+    "Exit codes: 0 done, 1 refused or failed, 2 usage, 3 partial (some items failed; they are listed last),
+4 network or service unavailable, 130 interrupted. DATASET is a name like `warehouse/aisle-cams`, V a version like `v3`,
+`latest` (the default) or 8 or more digits of a digest.";
+
+/// Every verb.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    Serve(serve::ServeArgs),
+    Push(push::PushArgs),
+    Ls(browse::LsArgs),
+    Log(browse::LogArgs),
+    /// Show a version, or one entry of it
+    Show(browse::RefArgs),
+    Diff(diff::DiffArgs),
+    /// Write one file of a version to stdout, verified
+    Cat(browse::RefArgs),
+    #[command(subcommand)]
+    Job(jobs::JobCommand),
+    #[command(subcommand)]
+    Lease(jobs::LeaseCommand),
+    Stage(staging::StageArgs),
+    #[command(subcommand)]
+    Staging(staging::StagingCommand),
+    Outputs(staging::OutputsArgs),
+    Link(links::LinkArgs),
+    Rm(links::RmArgs),
+    #[command(subcommand)]
+    Receipt(receipt::ReceiptCommand),
+    #[command(subcommand)]
+    Team(admin::TeamCommand),
+    #[command(subcommand)]
+    Token(admin::TokenCommand),
+    #[command(subcommand)]
+    Node(admin::NodeCommand),
+    #[command(subcommand)]
+    Webhook(admin::WebhookCommand),
+    Login(admin::LoginArgs),
+    /// Print a shell's completion script
+    Completions {
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Reads the command line. On `Err` everything was told, and the process ends with the code.
+pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, ExitCode> {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    Cli::try_parse_from(&arguments).map_err(|error| {
+        let is_help = !error.use_stderr();
+        if !is_help && arguments.iter().any(|argument| argument == "--json") {
+            let what = output::clean(error.to_string().trim_end()).replace("\\x0a", " ");
+            let what = what.trim_start_matches("error: ").to_owned();
+            return Error::Usage { what, hint: "`dray help` shows every verb and flag" }.tell(Format::Json);
+        }
+        // Nobody is left to tell when this fails.
+        let _ = error.print();
+        if is_help { ExitCode::SUCCESS } else { ExitCode::from(2) }
+    })
+}
+
+/// Tells why a role that `main` started ended, and gives its exit code.
+pub fn failed(global: &Global, role: &'static str, error: &dyn std::error::Error) -> ExitCode {
+    let sources = std::iter::successors(error.source(), |error| error.source());
+    let causes = sources.map(ToString::to_string).collect();
+    Error::Role { role, what: error.to_string(), causes }.tell(global.format())
+}
+
+/// Prints finished text.
+pub fn print(text: &str) -> ExitCode {
+    match output::show(Format::Human, &(), |out| out.write_all(text.as_bytes())) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => Error::from(error).tell(Format::Human),
+    }
+}
+
+/// Runs every verb but those that `main` hands to other rooms, and gives the process's exit code.
+pub async fn run(cli: Cli) -> ExitCode {
+    logging::start(&cli.global, "warn");
+    let session = Session::new(cli.global, CancellationToken::new());
+    let interrupts = Interrupts::watch(session.cancel.clone(), session.style);
+    let ended = match interrupts {
+        Ok(_watch) => until_interrupted(&session, cli.command).await,
+        Err(source) => Err(Error::Local { path: "signal handlers".into(), source }),
+    };
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => error.tell(session.format),
+    }
+}
+
+/// Verbs that save their state end by themselves after a Ctrl-C; the others are dropped where they stand.
+async fn until_interrupted(session: &Session, command: Command) -> Result<(), Error> {
+    let saves = matches!(command, Command::Push(_));
+    let work = Box::pin(dispatch(session, command));
+    if saves {
+        return work.await;
+    }
+    tokio::select! {
+        ended = work => ended,
+        () = session.cancel.cancelled() => Err(Error::Ended(Exit::Interrupted)),
+    }
+}
+
+async fn dispatch(session: &Session, command: Command) -> Result<(), Error> {
+    match command {
+        Command::Push(args) => push::run(session, args).await,
+        Command::Ls(args) => browse::ls(session, args).await,
+        Command::Log(args) => browse::log(session, args).await,
+        Command::Show(args) => browse::show(session, args).await,
+        Command::Diff(args) => diff::run(session, args).await,
+        Command::Cat(args) => browse::cat(session, args).await,
+        Command::Job(command) => jobs::job(session, command).await,
+        Command::Lease(command) => jobs::lease(session, command).await,
+        Command::Stage(args) => staging::stage(session, args).await,
+        Command::Staging(command) => staging::staging(session, command).await,
+        Command::Outputs(args) => staging::outputs(session, args).await,
+        Command::Link(args) => links::link(session, args).await,
+        Command::Rm(args) => links::rm(session, args).await,
+        Command::Receipt(command) => receipt::run(session, command).await,
+        Command::Team(command) => admin::team(session, command).await,
+        Command::Token(command) => admin::token(session, command).await,
+        Command::Node(command) => admin::node(session, command).await,
+        Command::Webhook(command) => admin::webhook(session, command).await,
+        Command::Login(args) => admin::login(session, args).await,
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "dray", &mut std::io::stdout());
+            Ok(())
+        }
+        Command::Serve(_) => {
+            unreachable!("`main` hands these to the rooms they belong to")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(line.split_whitespace())
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn what_the_design_promises_is_understood() {
+        for line in [
+            "dray serve --data d --listen 127.0.0.1:0 --store s3://b/p --database postgres://x --config f --check",
+            "dray push a b --to w/t --exclude *.tmp --exclude x --limit-rate 20M --memory 256M --dry-run --json",
+            "dray push a --to w/t --limit-schedule f --rehash --all-or-nothing --report r",
+            "dray ls w/t@latest",
+            "dray ls",
+            "dray log w/t",
+            "dray show w/t",
+            "dray diff w/t@v1 w/t@v2",
+            "dray cat w/t:a/b",
+            "dray job submit f.toml",
+            "dray job list --json",
+            "dray lease grant --job j --node n --until 2026-12-01T02:00:00Z --gpus 2",
+            "dray lease renew L --until 4h",
+            "dray lease release --job j --reason preempted",
+            "dray lease release L --reason finished",
+            "dray stage --job j --node n --ready-by 2026-12-01T02:00:00Z",
+            "dray staging wait s --timeout 90",
+            "dray outputs j",
+            "dray link w/t@v1:a --archive zip --expires 7d --direct",
+            "dray link revoke id",
+            "dray rm w/t@v1",
+            "dray receipt verify f",
+            "dray team create t --quota 2T",
+            "dray token create --role team-read --label ci --expires 30d",
+            "dray token revoke id",
+            "dray node add gpu-7 --json",
+            "dray node rm gpu-7",
+            "dray login http://x",
+            "dray webhook list --job j",
+            "dray webhook replay e",
+            "dray completions bash",
+        ] {
+            if let Err(error) = parsed(line) {
+                panic!("{line}: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn wrong_lines_are_refused() {
+        for line in [
+            "dray",
+            "dray push --to w/t",
+            "dray push a",
+            "dray push a --to w/t --limit-rate 20X",
+            "dray push a --to w/t --limit-rate 1M --limit-schedule f",
+            "dray lease release --reason finished",
+            "dray lease release L --job j --reason finished",
+            "dray lease release L --reason bored",
+            "dray link",
+            "dray gc",
+            "dray hold list",
+        ] {
+            let refused = parsed(line).err().unwrap_or_else(|| panic!("{line} was taken"));
+            assert_eq!(refused.exit_code(), 2, "{line}");
+        }
+    }
+}

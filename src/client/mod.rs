@@ -14,6 +14,7 @@ pub mod push;
 pub mod rate;
 mod retry;
 mod stat_cache;
+pub mod stored;
 pub mod transfer;
 pub mod verify;
 pub mod walk;

@@ -2,7 +2,7 @@
 //!
 //! SIGTERM and Ctrl-C drain and end with success; a second one cuts what is still in flight. SIGHUP reads the TLS files again.
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -71,7 +71,9 @@ fn start_log(log: &Log) {
     let filter = EnvFilter::try_new(&log.level);
     let wrong = filter.as_ref().err().map(ToString::to_string);
     let filter = filter.unwrap_or_else(|_| EnvFilter::new("info"));
-    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // escape sequences belong on a terminal, never in a log
+    let terminal = std::io::stderr().is_terminal();
+    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(terminal);
     let _ = match log.format {
         LogFormat::Text => subscriber.try_init(),
         LogFormat::Json => subscriber.json().try_init(),

@@ -7,6 +7,7 @@ mod auth;
 mod commits;
 mod damage;
 mod database;
+mod cli;
 mod fault_proxy;
 mod grants;
 mod layering;

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each road uses its own part")]
 
 pub mod data;
+pub mod binary;
 pub mod fault_proxy;
 mod http1;
 pub mod service;
