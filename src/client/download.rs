@@ -98,7 +98,11 @@ impl Fetched {
             tree.consume(length);
         }
         let actual = hasher.finalize().to_string();
-        if actual == version.digest { Ok(()) } else { Err(bad(format!("its digest is `{actual}`, not `{}`", version.digest))) }
+        if actual == version.digest {
+            Ok(())
+        } else {
+            Err(bad(format!("its digest is `{actual}`, not `{}`", version.digest)))
+        }
     }
 }
 

@@ -6,8 +6,8 @@
 
 use super::dest::{Dest, Dirs, Missing, in_the_way, local, look, mode, timestamps};
 use super::finish::{Event, Kept};
-use super::reads::is_pack_fault;
 use super::large::{Finish, create};
+use super::reads::is_pack_fault;
 use super::scan::{Decision, Decisions, link_digest};
 use super::settle::Later;
 use super::window::{Ended, FileJob, Job};
@@ -41,7 +41,7 @@ const KEPT_RUN: usize = 1_000;
 
 /// What the planning thread works with.
 #[derive(Debug)]
-pub(super) struct Conductor {
+pub(in crate::client) struct Conductor {
     pub sink: Sink,
     pub packs: Arc<Packs>,
     pub runtime: tokio::runtime::Handle,
@@ -59,7 +59,7 @@ pub(super) struct Conductor {
 
 /// What it comes to.
 #[derive(Debug, Default)]
-pub(super) struct Conducted {
+pub(in crate::client) struct Conducted {
     pub files: u64,
     pub dirs: u64,
     pub symlinks: u64,
@@ -195,7 +195,9 @@ impl State<'_> {
                     record::clean(dir, run);
                 }
             }
-            Err(Errno::NOTDIR | Errno::LOOP) => return Err(in_the_way(path, "a directory belongs there, and something else is")),
+            Err(Errno::NOTDIR | Errno::LOOP) => {
+                return Err(in_the_way(path, "a directory belongs there, and something else is"));
+            }
             Err(Errno::NOSPC | Errno::DQUOT) => return Err(no_space(dest)),
             Err(error @ (Errno::NAMETOOLONG | Errno::ILSEQ | Errno::INVAL | Errno::ACCESS | Errno::PERM)) => {
                 self.fail(path, error);

@@ -115,7 +115,12 @@ fn open_dir(above: BorrowedFd<'_>, name: &[u8], missing: Missing) -> Result<Owne
             if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
                 return Err(Errno::NOTDIR);
             }
-            let handle = rustix::fs::openat(above, name, OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+            let handle = rustix::fs::openat(
+                above,
+                name,
+                OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+                Mode::empty(),
+            )?;
             // By the handle, so it is that very directory whatever the name means by now.
             let by_handle = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&handle));
             rustix::fs::chmod(by_handle, Mode::RWXU)?;

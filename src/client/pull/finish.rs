@@ -21,7 +21,7 @@ use std::sync::mpsc::{Receiver, SyncSender};
 
 /// A file that was not written since it is good already.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(in crate::client) struct Kept {
     pub number: u64,
     pub path: RelPath,
     pub stamp: Stamp,
@@ -30,12 +30,17 @@ pub(super) struct Kept {
 
 /// What arrives in the inbox.
 #[derive(Debug)]
-pub(super) enum Event {
+pub(in crate::client) enum Event {
     Done(Done),
     /// In tree order with the windows: comes before the window with this number.
-    Kept { before: u64, kept: Vec<Kept> },
+    Kept {
+        before: u64,
+        kept: Vec<Kept>,
+    },
     /// The plan is over.
-    Planned { windows: u64 },
+    Planned {
+        windows: u64,
+    },
     /// A file that could not even be planned.
     Ended(Box<FileJob>, Ended),
     /// The plan ended with an error of its own.
@@ -45,7 +50,7 @@ pub(super) enum Event {
 
 /// Bytes that are not what they should be.
 #[derive(Debug, Clone)]
-pub(super) struct Wrong {
+pub(in crate::client) struct Wrong {
     pub path: RelPath,
     pub expected: Digest,
     pub actual: Option<Digest>,
@@ -55,7 +60,7 @@ pub(super) struct Wrong {
 
 /// What the pull came to.
 #[derive(Debug, Default)]
-pub(super) struct Account {
+pub(in crate::client) struct Account {
     pub failed: Vec<Item>,
     pub failed_count: u64,
     pub wrong: Vec<Wrong>,
@@ -74,7 +79,7 @@ struct Open {
 
 /// The thread's state.
 #[derive(Debug)]
-pub(super) struct Finisher<'a> {
+pub(in crate::client) struct Finisher<'a> {
     pub sink: &'a Sink,
     pub list: &'a [PackId],
     pub meter: &'a Meter,
@@ -151,10 +156,8 @@ impl<'a> Finisher<'a> {
                 let damage = done.damage.get(&job.number)?;
                 Some(Ended::Wrong { actual: None, pack: Some(damage.pack), why: damage.why.clone() })
             });
-            let open = self
-                .open
-                .entry(job.number)
-                .or_insert_with(|| Open { hasher: Hasher::new(), hashed: 0, fault: None });
+            let open =
+                self.open.entry(job.number).or_insert_with(|| Open { hasher: Hasher::new(), hashed: 0, fault: None });
             if open.fault.is_none() {
                 open.fault = fault;
             }

@@ -5,7 +5,7 @@
 use super::Durability;
 use super::dest::{Dest, Dirs, Missing, mode, timestamps};
 use super::window::{FileJob, Run};
-use crate::client::walk::Stamp;
+use crate::client::walk::{Found, READ, Stamp, errno_reason};
 use crate::content::buffer::AlignedBuf;
 use crate::content::digest::{Digest, Hasher};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,7 +14,8 @@ use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-const CREATE: OFlags = OFlags::RDWR.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+const CREATE: OFlags =
+    OFlags::RDWR.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// A temporary file. Dropped before it was finished, it is unlinked.
 #[derive(Debug)]
@@ -65,10 +66,6 @@ impl LargeFile {
         let stamp = name(&self.file, self.dir.as_fd(), &self.temporary, job, how)?;
         self.finished.store(true, Ordering::Relaxed);
         Ok(stamp)
-    }
-
-    pub fn file(&self) -> &OwnedFd {
-        &self.file
     }
 }
 
@@ -154,10 +151,16 @@ pub(super) fn read_back(file: impl AsFd, size: u64) -> Result<Digest, Errno> {
     }
 }
 
+/// The digest of a file that a walk found, read now.
+pub(in crate::client) fn read_found(found: &Found) -> Result<Digest, String> {
+    let read = || {
+        let file = rustix::fs::openat(&found.place.dir, &found.place.name, READ, Mode::empty())?;
+        read_back(&file, found.stamp.size)
+    };
+    read().map_err(errno_reason)
+}
+
 /// The shared temporary file of a job, made by whoever comes first.
 pub(super) fn shared<'j>(dest: &Arc<Dest>, dirs: &mut Dirs, job: &'j FileJob) -> Result<&'j LargeFile, String> {
-    job.large
-        .get_or_init(|| LargeFile::create(dest, dirs, job).map_err(crate::client::walk::errno_reason))
-        .as_ref()
-        .map_err(Clone::clone)
+    job.large.get_or_init(|| LargeFile::create(dest, dirs, job).map_err(errno_reason)).as_ref().map_err(Clone::clone)
 }

@@ -19,6 +19,12 @@ mod write;
 
 pub use run::pull;
 
+pub(in crate::client) use large::read_found as read_file;
+pub(in crate::client) use run::{Pipeline, resolve};
+pub(in crate::client) use scan::Decisions as Scanning;
+pub(in crate::client) use settle::Later as Waiting;
+pub(in crate::client) use write::Sink;
+
 use crate::client::push::Item;
 use crate::client::rate::Limit;
 use crate::content::digest::Digest;

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 /// Where the records of one DEST lie.
 #[derive(Debug, Clone)]
-pub(super) struct Records {
+pub(in crate::client) struct Records {
     base: PathBuf,
 }
 
@@ -56,9 +56,10 @@ impl Records {
 }
 
 /// Removes the temporary files of a pull that did not end from one directory.
-pub(super) fn clean(dir: rustix::fd::BorrowedFd<'_>, run: &str) {
+pub(in crate::client) fn clean(dir: rustix::fd::BorrowedFd<'_>, run: &str) {
     let prefix = format!(".dray-{run}-");
-    let Ok(open) = rustix::fs::openat(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, rustix::fs::Mode::empty())
+    let Ok(open) =
+        rustix::fs::openat(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, rustix::fs::Mode::empty())
     else {
         return;
     };

@@ -8,8 +8,8 @@ use super::conduct::{Conducted, Conductor};
 use super::dest::Dest;
 use super::finish::{Account, Finisher, Wrong};
 use super::large::Finish;
-use super::record::Records;
 use super::reads;
+use super::record::Records;
 use super::scan::{Decisions, Scan};
 use super::settle::Later;
 use super::window::room;
@@ -84,16 +84,8 @@ async fn once(context: &Context, options: &PullOptions, meter: &Arc<Meter>) -> R
     meter.bytes_total.store(version.bytes, Ordering::Relaxed);
     let run = context.ids.uuid().simple().to_string();
     let now = context.clock.now();
-    let work = Work {
-        options: options.clone(),
-        version: version.clone(),
-        fetched,
-        packs,
-        meter: Arc::clone(meter),
-        context: context.clone(),
-        run,
-        now,
-    };
+    let work =
+        Work { options: options.clone(), version: version.clone(), fetched, packs, meter: Arc::clone(meter), run, now };
     let runtime = tokio::runtime::Handle::current();
     let guard = context.cancel.child_token();
     let stop = guard.clone();
@@ -123,7 +115,6 @@ struct Work {
     fetched: Fetched,
     packs: Arc<Packs>,
     meter: Arc<Meter>,
-    context: Context,
     run: String,
     now: jiff::Timestamp,
 }
@@ -196,12 +187,7 @@ impl Work {
     }
 
     /// What to keep; refuses before anything is changed.
-    fn decide(
-        &self,
-        dest: &Arc<Dest>,
-        chosen: &Chosen,
-        records: Option<&Records>,
-    ) -> Result<Decisions, TransferError> {
+    fn decide(&self, dest: &Arc<Dest>, chosen: &Chosen, records: Option<&Records>) -> Result<Decisions, TransferError> {
         let free = free_bytes(dest).unwrap_or(u64::MAX);
         let at = TransferError::local(&*dest.path);
         if dest.is_empty().map_err(at)? && self.version.bytes <= free {

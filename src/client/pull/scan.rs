@@ -27,14 +27,14 @@ const NAMED: usize = 20;
 
 /// What to do with one entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Decision {
+pub(in crate::client) enum Decision {
     Fetch = 0,
     Keep = 1,
 }
 
 /// Decisions in the order of the entries.
 #[derive(Debug)]
-pub(super) enum Decisions {
+pub(in crate::client) enum Decisions {
     /// Nothing is there.
     FetchAll,
     Spooled(BufReader<File>),
@@ -51,7 +51,7 @@ impl Decisions {
 
 /// What a scan found.
 #[derive(Debug)]
-pub(super) struct Scanned {
+pub(in crate::client) struct Scanned {
     pub decisions: Decisions,
     /// Bytes that are to be written, holes left out.
     pub needed: u64,
@@ -59,7 +59,7 @@ pub(super) struct Scanned {
 
 /// How to judge what is there.
 #[derive(Debug)]
-pub(super) struct Scan<'a> {
+pub(in crate::client) struct Scan<'a> {
     pub dest: &'a Arc<Dest>,
     pub record: stat_cache::Reader,
     pub overwrite: bool,
@@ -175,6 +175,6 @@ enum Found {
 }
 
 /// The digest under which a symlink stands in the record.
-pub(super) fn link_digest(target: &[u8]) -> crate::content::digest::Digest {
+pub(in crate::client) fn link_digest(target: &[u8]) -> crate::content::digest::Digest {
     digest(target)
 }

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 /// What waits for the end.
 #[derive(Debug)]
-pub(super) struct Later {
+pub(in crate::client) struct Later {
     dirs: BufWriter<File>,
     dirs_end: u64,
     links: BufWriter<File>,
@@ -135,7 +135,8 @@ fn take_dir(file: &File, end: &mut u64) -> Result<(RelPath, u32, Time), Transfer
     *end -= 18 + length as u64;
     file.read_exact_at(&mut record, *end).map_err(spool)?;
     let path = RelPath::parse(&record[16..]).map_err(|_| spool(io::ErrorKind::InvalidData.into()))?;
-    let number = |range: std::ops::Range<usize>| record[range].iter().rev().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
+    let number =
+        |range: std::ops::Range<usize>| record[range].iter().rev().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
     let seconds = i64::from_le_bytes(number(4..12).to_le_bytes());
     let nanos = u32::try_from(number(12..16)).unwrap_or(0);
     Ok((path, u32::try_from(number(0..4)).unwrap_or(0), Time { seconds, nanos }))

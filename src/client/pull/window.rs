@@ -28,7 +28,7 @@ static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// A file to be written, or only proven.
 #[derive(Debug)]
-pub(super) struct FileJob {
+pub(in crate::client) struct FileJob {
     /// Counts the selected entries.
     pub number: u64,
     pub path: RelPath,
@@ -43,7 +43,7 @@ pub(super) struct FileJob {
 
 /// A window with all that is known about it.
 #[derive(Debug)]
-pub(super) struct Job {
+pub(in crate::client) struct Job {
     /// Counts from 0 without gaps.
     pub number: u64,
     pub window: Window,
@@ -54,7 +54,7 @@ pub(super) struct Job {
 
 /// The bytes of a job's reads, in the order of the reads.
 #[derive(Debug)]
-pub(super) struct Fetched {
+pub(in crate::client) struct Fetched {
     pub job: Job,
     /// Or why they could not be had.
     pub parts: Vec<Result<Vec<Bytes>, String>>,
@@ -62,7 +62,7 @@ pub(super) struct Fetched {
 
 /// A run of bytes of one file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Run {
+pub(in crate::client) struct Run {
     /// Where in the file.
     pub offset: u64,
     pub length: u64,
@@ -72,14 +72,14 @@ pub(super) struct Run {
 
 /// What is wrong with a file's bytes.
 #[derive(Debug, Clone)]
-pub(super) struct Damage {
+pub(in crate::client) struct Damage {
     pub pack: u32,
     pub why: String,
 }
 
 /// How a file of a window ended.
 #[derive(Debug)]
-pub(super) enum Ended {
+pub(in crate::client) enum Ended {
     /// Whole and in place.
     Good(Option<crate::client::walk::Stamp>),
     /// Its bytes are not what the tree says.
@@ -90,7 +90,7 @@ pub(super) enum Ended {
 
 /// A window after decoding and writing.
 #[derive(Debug)]
-pub(super) struct Done {
+pub(in crate::client) struct Done {
     pub job: Job,
     /// Each file's runs, in order.
     pub runs: BTreeMap<u64, Vec<Run>>,
@@ -101,7 +101,7 @@ pub(super) struct Done {
 
 /// How chunks are proven.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Proof {
+pub(in crate::client) enum Proof {
     /// By crc32; the whole file's digest follows.
     Crc,
     /// By chunk id as well.
@@ -109,12 +109,12 @@ pub(super) enum Proof {
 }
 
 /// Room a buffer needs for a window of `raw` bytes.
-pub(super) fn room(raw: u64) -> usize {
+pub(in crate::client) fn room(raw: u64) -> usize {
     usize::try_from(raw + raw / 4).unwrap_or(usize::MAX) + (2 << 20)
 }
 
 /// Where every run of the window lies in the buffer; `None` when the buffer is too small, which no honest plan makes it.
-pub(super) fn lay_out(window: &Window, room: usize) -> Option<BTreeMap<u64, Vec<Run>>> {
+pub(in crate::client) fn lay_out(window: &Window, room: usize) -> Option<BTreeMap<u64, Vec<Run>>> {
     let mut runs: BTreeMap<u64, Vec<Run>> = BTreeMap::new();
     let places = window.reads.iter().flat_map(|read| &read.chunks).flat_map(|chunk| &chunk.places);
     for place in places {
@@ -124,7 +124,7 @@ pub(super) fn lay_out(window: &Window, room: usize) -> Option<BTreeMap<u64, Vec<
     for hole in &window.holes {
         runs.entry(hole.file).or_default().push(Run { offset: hole.offset, length: hole.length, at: None });
     }
-    let mut free = 0;
+    let mut free = 0_usize;
     for runs in runs.values_mut() {
         runs.sort_unstable_by_key(|run| run.offset);
         runs.dedup_by(|next, last| {
@@ -158,7 +158,7 @@ fn locate(runs: &[Run], offset: u64, length: u32) -> Option<Range<usize>> {
 }
 
 /// Decodes all chunks of a window to where they belong.
-pub(super) fn decode(fetched: Fetched, decoder: &mut Decoder, proof: Proof) -> Done {
+pub(in crate::client) fn decode(fetched: Fetched, decoder: &mut Decoder, proof: Proof) -> Done {
     let Fetched { mut job, parts } = fetched;
     let mut damage = HashMap::new();
     let Some(runs) = lay_out(&job.window, job.slot.len()) else {
@@ -288,7 +288,7 @@ impl Parts<'_> {
 }
 
 /// Hashes a file's runs, zeros for holes.
-pub(super) fn hash_runs(hasher: &mut Hasher, runs: &[Run], slot: &AlignedBuf) {
+pub(in crate::client) fn hash_runs(hasher: &mut Hasher, runs: &[Run], slot: &AlignedBuf) {
     for run in runs {
         match run.at {
             Some(at) => hasher.update(&slot[at..at + usize::try_from(run.length).expect("a run fits its buffer")]),
@@ -335,7 +335,8 @@ mod tests {
         let noise: Vec<u8> = (0..40_000_u32).map(|n| digest(&n.to_le_bytes()).as_bytes()[0]).collect();
         let text = b"the same words again and again ".repeat(1_000);
         let mut frames = Vec::new();
-        let place = |file, offset, length: usize| Place { file, offset, skip: 0, length: u32::try_from(length).unwrap() };
+        let place =
+            |file, offset, length: usize| Place { file, offset, skip: 0, length: u32::try_from(length).unwrap() };
         let chunks = vec![
             wanted(&noise, &mut frames, vec![place(1, 65_536 + 100, noise.len()), place(2, 0, noise.len())]),
             wanted(&text, &mut frames, vec![place(1, 65_536 + 100 + noise.len() as u64, text.len())]),

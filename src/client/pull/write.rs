@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// Where decoded bytes go.
 #[derive(Debug, Clone)]
-pub(super) enum Sink {
+pub(in crate::client) enum Sink {
     Write(Arc<Dest>, Finish),
     /// Nowhere: the bytes are only proven, chunk by chunk and as whole files.
     Prove,
@@ -24,7 +24,7 @@ pub(super) enum Sink {
 
 /// One worker's tools.
 #[derive(Debug)]
-pub(super) struct Writer {
+pub(in crate::client) struct Writer {
     sink: Sink,
     dirs: Option<Dirs>,
     decoder: Decoder,
@@ -68,8 +68,7 @@ impl Writer {
             // Told where the file ends; nothing more of it need be written.
             return None;
         }
-        let written = shared(dest, dirs, job)
-            .and_then(|file| file.write(runs, &done.job.slot).map_err(errno_reason));
+        let written = shared(dest, dirs, job).and_then(|file| file.write(runs, &done.job.slot).map_err(errno_reason));
         written.err().map(|reason| Ended::Failed(Item::new(job.path.as_bytes(), &reason)))
     }
 
@@ -117,7 +116,7 @@ fn write(
 }
 
 /// Whether the runs are all of the file.
-pub(super) fn is_whole(job: &FileJob, runs: &[Run]) -> bool {
+pub(in crate::client) fn is_whole(job: &FileJob, runs: &[Run]) -> bool {
     runs.first().is_some_and(|first| first.offset == 0) && runs.iter().map(|run| run.length).sum::<u64>() == job.size
 }
 
