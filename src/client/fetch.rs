@@ -164,14 +164,17 @@ impl Packs {
 
     fn hold(&self, first: u32, grants: Grants) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.clock.now();
         if held.len() > MAX_HELD {
             held.clear();
         }
         for grant in grants.grants {
             let at = self.list[first as usize..].iter().take(BATCH).position(|id| id.to_string() == grant.pack.id);
             let Some(pack) = at.and_then(|at| u32::try_from(at).ok()).map(|at| first + at) else { continue };
-            // An end that cannot be read counts as far: a dead URL is refused and asked for again anyway.
-            let until = grant.expires_at.parse().unwrap_or(jiff::Timestamp::MAX);
+            // An end that cannot be read, or lies in the past (this clock may be wrong), counts as a minute away: a dead URL
+            // is refused and asked for again anyway.
+            let least = now.saturating_add(SPARE * 3).unwrap_or(jiff::Timestamp::MAX);
+            let until = grant.expires_at.parse().map_or(least, |until: jiff::Timestamp| until.max(least));
             held.insert(pack, Held { grant: Arc::new(grant), until });
         }
     }

@@ -7,10 +7,10 @@ use super::download::fetch_tree_and_layout;
 use super::fetch::Packs;
 use super::progress::{Meter, Phase};
 use super::pull::{Pipeline, Scanning, Select, Sink, Waiting, read_file, resolve};
+use super::push::{Item, PushReport};
 use super::select::Chosen;
 use super::walk::{Found, Step, Walk, WalkOptions, What};
 use super::{Context, Error};
-use crate::client::push::{Item, PushReport};
 use crate::content::merge::Pair;
 use crate::content::path::RelPath;
 use crate::content::tree::{Entry, Kind};
@@ -33,7 +33,7 @@ pub enum Verify {
 pub struct VerifyOptions {
     pub reference: String,
     /// Only this file or subtree.
-    pub path: Option<crate::content::path::RelPath>,
+    pub path: Option<RelPath>,
     pub what: Verify,
     pub memory: u64,
     pub temp_dir: Option<PathBuf>,

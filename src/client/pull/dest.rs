@@ -18,7 +18,7 @@ const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLL
 
 /// The place that a pull writes to.
 #[derive(Debug)]
-pub(super) struct Dest {
+pub(in crate::client) struct Dest {
     pub path: PathBuf,
     pub root: OwnedFd,
     /// Names this pull's temporary files.
@@ -54,7 +54,7 @@ impl Dest {
 
 /// The directories on the way to the last path asked for, open. Paths in tree order share most of them.
 #[derive(Debug)]
-pub(super) struct Dirs {
+pub(in crate::client) struct Dirs {
     dest: Arc<Dest>,
     open: Vec<(Vec<u8>, OwnedFd)>,
 }

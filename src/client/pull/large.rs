@@ -28,7 +28,7 @@ pub(super) struct LargeFile {
 
 /// How a file's bytes are proven once more after they were written.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Finish {
+pub(in crate::client) struct Finish {
     pub durability: Durability,
     pub mode_mask: u32,
 }
