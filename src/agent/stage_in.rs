@@ -235,7 +235,7 @@ impl StageIn {
             }
             let options = self.pull_options(input, &dest)?;
             let context = Context { reporter: Arc::new(Ear(Arc::clone(&self.voice))), ..self.voice.context.clone() };
-            let report = pull(&context, &options).await.map_err(|error| pull_fault(error, &self.home))?;
+            let report = pull(&context, options).await.map_err(|error| pull_fault(error, &self.home))?;
             sum.add(&report)?;
         }
         Ok(sum)

@@ -138,7 +138,7 @@ impl StageOut {
         });
         let mut pause = FIRST_PAUSE;
         loop {
-            match push(context, &options).await {
+            match push(context, options.clone()).await {
                 Err(error) if error.exit() == Exit::Interrupted => return Err(Unheard::Stopped),
                 Err(TransferError::Api(error)) if is_transient(&error) => {
                     tracing::warn!(staging = %self.voice.staging, output = spec.name, %error, "an output is interrupted; trying again");

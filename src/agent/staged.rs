@@ -94,7 +94,8 @@ impl Trees {
             file.rewind()?;
             let mut decoder = zstd::Decoder::new(file)?;
             decoder.window_log_max(MAX_WINDOW.ilog2())?;
-            Ok((selection.clone(), TreeReader::new(BufReader::with_capacity(1 << 16, decoder))))
+            let reader = TreeReader::open(BufReader::with_capacity(1 << 16, decoder)).map_err(io::Error::other)?;
+            Ok((selection.clone(), reader))
         };
         self.0.iter().map(open).collect()
     }
