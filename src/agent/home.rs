@@ -3,6 +3,7 @@
 //! ```text
 //! CACHE/            0700, one agent at a time (`lock` is held)
 //!   key             Ed25519 key of this node, PKCS#8, 0600, made on first use
+//!   instance        names this directory's agent to the service
 //!   jobs/<job>-<lease epoch>/      a job's directory: each input under its `at`, and `out/`
 //!   state/<staging>.json           what this agent has done for a staging, written atomically and synced
 //!   state/<staging>.facts          one line a staged file: the cheap proof that it has not changed
@@ -123,6 +124,19 @@ impl Home {
                 Key::from_pkcs8(document.as_ref()).ok_or_else(|| Error::BadKey { path: path.clone() })
             }
             Err(error) => Err(local(error)),
+        }
+    }
+
+    /// Names the agent of this directory to the service, across restarts: the lock lets only one process speak at a time, so a restarted agent
+    /// need not wait for its predecessor's place. `fresh` is used on first start.
+    pub fn instance(&self, fresh: &str) -> Result<String, Error> {
+        let path = self.root.join("instance");
+        match fs::read_to_string(&path) {
+            Ok(text) if !text.is_empty() && text.len() <= 64 => Ok(text),
+            _ => {
+                write_synced(&path, fresh.as_bytes(), 0o600).map_err(|source| Error::Local { path, source })?;
+                Ok(fresh.to_owned())
+            }
         }
     }
 

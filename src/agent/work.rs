@@ -38,7 +38,8 @@ pub async fn run(context: Context, options: Options) -> Result<(), Error> {
     let home = Arc::new(Home::open(&options.cache)?);
     let key = Arc::new(home.key()?);
     let inventory = inventory(&home, &options);
-    let instance = HEXLOWER.encode(context.ids.secret().first_chunk::<16>().expect("32 bytes"));
+    let fresh = HEXLOWER.encode(context.ids.secret().first_chunk::<16>().expect("32 bytes"));
+    let instance = home.instance(&fresh)?;
     let public_key = BASE64.encode(&key.public());
     let Some(welcome) = hello(&context, &Hello { instance: instance.clone(), public_key, inventory }).await? else {
         return Ok(());

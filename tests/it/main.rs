@@ -4,6 +4,7 @@
 mod archive;
 mod auth;
 mod commits;
+mod crash;
 mod damage;
 mod fault_proxy;
 mod grants;
