@@ -1,1 +1,64 @@
-//! The `agent` room.
+//! The node's side of staging: brings inputs onto the node's disk, proves them, says so, and brings outputs home.
+//!
+//! Outbound only. The agent asks the service what this node should be doing ([`crate::api::jobs::Work`]) and makes it so; being told the same
+//! twice does nothing twice. What it claims comes from facts on the disk: `ready` is said only after every byte was read back from the
+//! disk with its digest equal, and the record of it was synced first. The service being away never ends the agent.
+
+pub mod gpu;
+mod home;
+mod report;
+mod stage_in;
+mod stage_out;
+mod staged;
+mod work;
+
+pub use work::run;
+
+use crate::client::Error as ClientError;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// How an agent runs.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Created when missing.
+    pub cache: PathBuf,
+    /// What the caller thinks this node is called; refused when the token is another node's.
+    pub node: Option<String>,
+    /// NVML library to open instead of the system's.
+    pub nvml: Option<OsString>,
+    /// Most memory of one staging or return, bytes.
+    pub memory: u64,
+}
+
+/// Why the agent ended or could not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("cannot use `{}`", path.display())]
+    Local {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("another agent runs on `{}`; give each agent a `--cache` of its own", path.display())]
+    InUse { path: PathBuf },
+    #[error("`{}` is no Ed25519 key; move it away to make a new one, and add the node anew since the old key is enrolled", path.display())]
+    BadKey { path: PathBuf },
+    #[error("the token belongs to node `{actual}`, not `{wanted}`; use the token that `dray node add {wanted}` printed")]
+    WrongNode { wanted: String, actual: String },
+    #[error(transparent)]
+    Service(#[from] ClientError),
+}
+
+impl Error {
+    /// Stable code for `--json`.
+    pub fn code(&self) -> &str {
+        match self {
+            Self::Local { .. } => "local_io",
+            Self::InUse { .. } => "cache_in_use",
+            Self::BadKey { .. } => "bad_key",
+            Self::WrongNode { .. } => "wrong_node",
+            Self::Service(error) => error.code(),
+        }
+    }
+}

@@ -5,6 +5,7 @@ mod api_base;
 mod archive;
 mod auth;
 mod commits;
+mod crash;
 mod damage;
 mod database;
 mod cli;

@@ -100,6 +100,9 @@ pub struct PushReport {
     #[serde(rename = "ref")]
     pub reference: Option<String>,
     pub version: Option<String>,
+    /// UUID of the version.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version_id: Option<String>,
     /// Tree digest.
     pub digest: String,
     pub files: u64,

@@ -75,6 +75,7 @@ impl Push<'_> {
             match commit(self.context, &to, upload, &documents, report.incomplete).await? {
                 Committed::Version(version) => {
                     self.keep(cache);
+                    report.version_id = Some(version.id);
                     report.reference = Some(version.reference);
                     report.version = Some(version.version);
                     return Ok(report);
@@ -214,6 +215,7 @@ impl Push<'_> {
         };
         let Some(version) = newest.filter(equal) else { return Ok(None) };
         report.unchanged = true;
+        report.version_id = Some(version.id.clone());
         report.reference = Some(version.reference.clone());
         report.version = Some(version.version.clone());
         if let Some(upload) = upload {

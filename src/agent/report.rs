@@ -1,0 +1,182 @@
+//! How the agent speaks of one staging: reports that are said until they are heard, and progress while a transfer runs.
+//!
+//! A report may be said twice; the service fences it by the lease's epoch and this process's instance. What the service refuses
+//! is final for the staging here ([`Unheard::Refused`]); everything else is a matter of patience.
+
+use crate::api::jobs::{
+    OutputReport, OutputState, SkippedEntry, Sources, Staging, StagingError, StagingReport, StagingState,
+};
+use crate::api::problem::Problem;
+use crate::client::api::route;
+use crate::client::progress::{Reporter, Snapshot};
+use crate::client::{Context, Error};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// How often progress is told at most.
+pub const PROGRESS_EVERY: Duration = Duration::from_secs(2);
+
+/// Why a report did not reach the service.
+#[derive(Debug)]
+pub enum Unheard {
+    /// The service said no: this staging is no longer ours.
+    Refused(Box<Problem>),
+    /// The agent is shutting down.
+    Stopped,
+}
+
+/// Speaks for one staging under one lease.
+#[derive(Debug)]
+pub struct Voice {
+    pub context: Context,
+    pub staging: String,
+    pub job: String,
+    pub epoch: u64,
+    pub instance: String,
+    pub progress: Progress,
+}
+
+/// Counters of the transfer under way, on top of those that are done.
+#[derive(Debug, Default)]
+pub struct Progress {
+    total: AtomicU64,
+    done: AtomicU64,
+    reused: AtomicU64,
+    store: AtomicU64,
+    /// Of transfers that ended: done, reused, store.
+    base: Mutex<(u64, u64, u64)>,
+}
+
+impl Progress {
+    pub fn set_total(&self, bytes: u64) {
+        self.total.store(bytes, Ordering::Relaxed);
+    }
+
+    /// The next transfer counts from what is reached now.
+    pub fn next_transfer(&self) {
+        let reached =
+            [&self.done, &self.reused, &self.store].map(|counter| counter.load(Ordering::Relaxed));
+        *self.base.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = (reached[0], reached[1], reached[2]);
+    }
+}
+
+/// A transfer's reporter that keeps the counters; the reports themselves are sent by [`Voice::while_running`].
+#[derive(Debug)]
+pub struct Ear(pub std::sync::Arc<Voice>);
+
+impl Reporter for Ear {
+    fn show(&self, now: &Snapshot) {
+        let progress = &self.0.progress;
+        let base = *progress.base.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        progress.done.store(base.0 + now.bytes, Ordering::Relaxed);
+        progress.reused.store(base.1 + now.reused_bytes, Ordering::Relaxed);
+        progress.store.store(base.2 + now.network_bytes, Ordering::Relaxed);
+    }
+
+    fn warn(&self, text: &str) {
+        tracing::warn!(staging = %self.0.staging, "{text}");
+    }
+}
+
+impl Voice {
+    /// A report of `state` with the counters as they are.
+    pub fn report(&self, state: StagingState) -> StagingReport {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        StagingReport {
+            instance: self.instance.clone(),
+            epoch: self.epoch,
+            state,
+            bytes_total: get(&self.progress.total),
+            bytes_done: get(&self.progress.done),
+            bytes_reused: get(&self.progress.reused),
+            sources: Sources { cache: 0, peer: 0, store: get(&self.progress.store) },
+            path: None,
+            receipt: None,
+            error: None,
+        }
+    }
+
+    /// Says it until it is heard or refused.
+    pub async fn say(&self, report: &StagingReport) -> Result<Staging, Unheard> {
+        self.until_heard(&route(&["v1", "agent", "stagings", &self.staging, "report"], &[]), report).await
+    }
+
+    pub async fn fail(&self, code: &str, detail: String) -> Result<Staging, Unheard> {
+        tracing::warn!(staging = %self.staging, code, detail, "staging failed");
+        let error = Some(StagingError { code: code.to_owned(), detail });
+        self.say(&StagingReport { error, ..self.report(StagingState::Failed) }).await
+    }
+
+    pub async fn output(&self, name: &str, state: OutputState, more: OutputFacts) -> Result<(), Unheard> {
+        let report = OutputReport {
+            job: self.job.clone(),
+            lease_epoch: self.epoch,
+            name: name.to_owned(),
+            state,
+            files: more.files,
+            bytes: more.bytes,
+            version: more.version,
+            skipped: more.skipped,
+            error: more.error,
+        };
+        self.until_heard(&route(&["v1", "agent", "outputs", "report"], &[]), &report).await
+    }
+
+    async fn until_heard<T: serde::de::DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl serde::Serialize,
+    ) -> Result<T, Unheard> {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match self.context.api.post(path, body).await {
+                Ok(answer) => return Ok(answer),
+                Err(Error::Refused(problem)) if problem.status < 500 && problem.status != 429 => {
+                    return Err(Unheard::Refused(problem));
+                }
+                Err(Error::Interrupted) => return Err(Unheard::Stopped),
+                Err(error) => tracing::warn!(staging = %self.staging, %error, "the report was not heard; saying it again"),
+            }
+            tokio::select! {
+                () = self.context.cancel.cancelled() => return Err(Unheard::Stopped),
+                () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
+            }
+        }
+    }
+
+    /// Runs `work`, telling `state` and its progress meanwhile. Progress that is not heard is not said again: the next one will be.
+    pub async fn while_running<T>(&self, state: StagingState, work: impl Future<Output = T>) -> T {
+        tokio::pin!(work);
+        let mut tick = tokio::time::interval_at(tokio::time::Instant::now() + PROGRESS_EVERY, PROGRESS_EVERY);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let path = route(&["v1", "agent", "stagings", &self.staging, "report"], &[]);
+        loop {
+            tokio::select! {
+                done = &mut work => return done,
+                _ = tick.tick() => {}
+            }
+            let report = self.report(state);
+            tokio::select! {
+                done = &mut work => return done,
+                said = self.context.api.post::<_, Staging>(&path, &report) => {
+                    if let Err(error) = said {
+                        tracing::debug!(staging = %self.staging, %error, "progress was not heard");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What is said of an output besides its state.
+#[derive(Debug, Clone, Default)]
+pub struct OutputFacts {
+    pub files: u64,
+    pub bytes: u64,
+    pub version: Option<String>,
+    pub skipped: Vec<SkippedEntry>,
+    pub error: Option<StagingError>,
+}

@@ -1,0 +1,265 @@
+//! What exactly is staged: the inputs' trees, the tree of the job's directory that they make, and the cheap proof that its files have
+//! not changed since they were verified.
+//!
+//! Facts are taken after verification, one line a file, and compared by directory handles that follow no link: size, mtime, ctime and
+//! inode. Where those differ the file is read and hashed again; only its digest decides. Memory is bounded by path depth.
+
+use super::home::Home;
+use crate::api::jobs::{InputSpec, Job, JobInput, StagingError};
+use crate::client::api::route;
+use crate::client::transfer::Target;
+use crate::client::{Context, Error as ClientError};
+use crate::content::codec::MAX_WINDOW;
+use crate::content::digest::{Digest, Hasher};
+use crate::content::tree::{Counts, Kind, TreeReader};
+use crate::domain::selection::{Input, OutsideLinks, Picker, Selection, staged_tree};
+use data_encoding::BASE64;
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Seek, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Largest tree document taken from the service, compressed.
+const MAX_DOCUMENT: u64 = 8 << 30;
+
+/// The inputs' trees, in unlinked temporary files.
+#[derive(Debug)]
+pub struct Trees(Vec<(Selection, File)>);
+
+/// Why the trees could not be had or read.
+#[derive(Debug)]
+pub enum Fault {
+    /// The staging fails for this.
+    Staging(StagingError),
+    /// The service or the disk is to blame; trying again may help.
+    Transient(ClientError),
+}
+
+fn fault(code: &str, detail: impl std::fmt::Display) -> Fault {
+    Fault::Staging(StagingError { code: code.to_owned(), detail: detail.to_string() })
+}
+
+/// Whether an input allows what it must allow; the rest of its choices, compiled.
+pub fn selection(input: &JobInput) -> Result<Selection, Fault> {
+    let InputSpec { at, include, exclude, shard, allow_outside_links, allow_incomplete, .. } = &input.spec;
+    if input.version.incomplete && !allow_incomplete {
+        let reference = &input.version.reference;
+        return Err(fault(
+            "incomplete_input",
+            format!("`{reference}` is incomplete; push it again, or say `allow_incomplete = true` on the input"),
+        ));
+    }
+    let links = if *allow_outside_links { OutsideLinks::Keep } else { OutsideLinks::Refuse };
+    let declared = Input { at, subtree: input.path.as_bytes(), include, exclude, shard: shard.as_deref(), links };
+    Selection::new(&declared).map_err(|error| fault("bad_input", error))
+}
+
+/// Fetches every input's tree.
+pub async fn fetch(context: &Context, home: &Home, job: &Job) -> Result<Trees, Fault> {
+    let mut trees = Vec::with_capacity(job.inputs.len());
+    for input in &job.inputs {
+        let selection = selection(input)?;
+        let path = route(&["v1", "versions", &input.version.id, "tree"], &[]);
+        let local = |source| ClientError::Local { path: home.temp(), source };
+        let mut file = tempfile::tempfile_in(home.temp()).map_err(|error| Fault::Transient(local(error)))?;
+        let mut download =
+            context.api.get_stream(Target::Service(&path), None).await.map_err(refused_or_transient)?;
+        while let Some(part) = download.next().await.map_err(refused_or_transient)? {
+            if download.position() > MAX_DOCUMENT {
+                return Err(fault("bad_tree", format!("the tree of `{}` is too large", input.version.reference)));
+            }
+            file.write_all(&part).map_err(|error| Fault::Transient(local(error)))?;
+        }
+        trees.push((selection, file));
+    }
+    Ok(Trees(trees))
+}
+
+fn refused_or_transient(error: ClientError) -> Fault {
+    match error {
+        ClientError::Refused(problem) if problem.status < 500 && problem.status != 429 => {
+            Fault::Staging(StagingError { code: problem.code, detail: problem.detail })
+        }
+        other => Fault::Transient(other),
+    }
+}
+
+impl Trees {
+    fn open(&self) -> io::Result<Vec<(Selection, TreeReader<impl BufRead>)>> {
+        let open = |(selection, file): &(Selection, File)| {
+            let mut file = file.try_clone()?;
+            file.rewind()?;
+            let mut decoder = zstd::Decoder::new(file)?;
+            decoder.window_log_max(MAX_WINDOW.ilog2())?;
+            let reader = TreeReader::open(BufReader::with_capacity(1 << 16, decoder)).map_err(io::Error::other)?;
+            Ok((selection.clone(), reader))
+        };
+        self.0.iter().map(open).collect()
+    }
+
+    /// Digest and counts of the job's directory. Blocking.
+    pub fn staged(&self) -> Result<(Digest, Counts), Fault> {
+        let readers = self.open().map_err(|error| fault("bad_tree", error))?;
+        staged_tree(readers).map_err(|error| match error {
+            crate::domain::selection::Error::OutsideLink { .. } => fault("outside_links", error),
+            crate::domain::selection::Error::NoSuchPath(_) => fault("no_such_path", error),
+            other => fault("bad_tree", other),
+        })
+    }
+
+    /// Writes one line for every file as it lies on the disk now. Fails when one is not there with the size it should have. Blocking.
+    pub fn write_facts(&self, job_dir: &Path, to: &Path) -> Result<u64, Fault> {
+        let local = |error: io::Error| fault("local_io", error);
+        let dir = File::open(job_dir).map_err(local)?;
+        let mut out = BufWriter::new(File::create(to).map_err(local)?);
+        let mut files = 0;
+        for (selection, reader) in self.open().map_err(local)? {
+            let mut picker = Picker::new(&selection);
+            let mut placed = Vec::new();
+            let mut write = |placed: &mut Vec<crate::domain::selection::Placed>| -> Result<(), Fault> {
+                for item in placed.drain(..) {
+                    let Kind::File { size, digest, .. } = item.entry.kind else { continue };
+                    let path = item.entry.path.as_bytes();
+                    let fact = Fact::of(&dir, path, digest).map_err(|error| {
+                        fault("local_io", format!("`{}` cannot be seen after it was verified: {error}", item.entry.path))
+                    })?;
+                    if fact.size != size {
+                        let text = format!("`{}` has {} bytes after it was verified with {size}", item.entry.path, fact.size);
+                        return Err(fault("changed", text));
+                    }
+                    serde_json::to_writer(&mut out, &fact).map_err(|error| local(error.into()))?;
+                    out.write_all(b"\n").map_err(local)?;
+                    files += 1;
+                }
+                Ok(())
+            };
+            for entry in reader {
+                let entry = entry.map_err(|error| fault("bad_tree", error))?;
+                picker.push(&entry, &mut placed).map_err(|error| fault("bad_tree", error))?;
+                write(&mut placed)?;
+            }
+            picker.finish(&mut placed).map_err(|error| fault("bad_tree", error))?;
+            write(&mut placed)?;
+        }
+        out.into_inner().map_err(|error| local(error.into_error()))?.sync_all().map_err(local)?;
+        Ok(files)
+    }
+}
+
+/// One file as it was when it had been verified.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Fact {
+    /// Base64 of the path below the job's directory.
+    path: String,
+    digest: Digest,
+    size: u64,
+    mtime: (i64, i64),
+    ctime: (i64, i64),
+    inode: u64,
+}
+
+fn open_beneath(dir: impl AsFd, path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    Ok(rustix::fs::openat2(dir, std::ffi::OsStr::from_bytes(path), flags, Mode::empty(), resolve)?)
+}
+
+impl Fact {
+    fn of(dir: impl AsFd, path: &[u8], digest: Digest) -> io::Result<Self> {
+        let handle = open_beneath(dir, path, OFlags::PATH)?;
+        let stat = rustix::fs::fstat(&handle)?;
+        Ok(Self {
+            path: BASE64.encode(path),
+            digest,
+            size: u64::try_from(stat.st_size).unwrap_or(0),
+            mtime: (stat.st_mtime, i64::try_from(stat.st_mtime_nsec).unwrap_or(0)),
+            ctime: (stat.st_ctime, i64::try_from(stat.st_ctime_nsec).unwrap_or(0)),
+            inode: stat.st_ino,
+        })
+    }
+
+    /// Whether the file's bytes still are what they were, read from the disk.
+    fn holds_by_digest(&self, dir: impl AsFd, path: &[u8]) -> io::Result<bool> {
+        let file = File::from(open_beneath(dir, path, OFlags::RDONLY)?);
+        if !file.metadata()?.is_file() {
+            return Ok(false);
+        }
+        let mut reader = file.take(self.size + 1);
+        let mut buffer = crate::content::buffer::AlignedBuf::new(1 << 20);
+        let (mut hasher, mut length) = (Hasher::new(), 0);
+        loop {
+            let read = reader.read(&mut buffer)?;
+            if read == 0 {
+                break;
+            }
+            length += read as u64;
+            hasher.update(&buffer[..read]);
+        }
+        Ok(length == self.size && hasher.finalize() == self.digest)
+    }
+}
+
+/// What a look at the staged files found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Look {
+    /// Nothing has changed.
+    Same,
+    /// Times or inodes differ, the bytes do not: take new facts.
+    Touched,
+    /// At least one file is lost or damaged.
+    Lost,
+}
+
+/// Compares the disk with the facts. Blocking.
+pub fn look(job_dir: &Path, facts: &Path) -> io::Result<Look> {
+    let dir = match File::open(job_dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Look::Lost),
+        other => other?,
+    };
+    let mut found = Look::Same;
+    for line in BufReader::new(File::open(facts)?).lines() {
+        let Ok(fact) = serde_json::from_str::<Fact>(&line?) else { return Ok(Look::Lost) };
+        let Ok(path) = BASE64.decode(fact.path.as_bytes()) else { return Ok(Look::Lost) };
+        match Fact::of(&dir, &path, fact.digest) {
+            Ok(now) if now == fact => {}
+            Ok(now) if now.size == fact.size && fact.holds_by_digest(&dir, &path)? => found = Look::Touched,
+            _ => return Ok(Look::Lost),
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::content::digest::digest;
+
+    fn facts_of(dir: &Path, name: &str, bytes: &[u8]) -> std::path::PathBuf {
+        std::fs::write(dir.join(name), bytes).expect("written");
+        let handle = File::open(dir).expect("opened");
+        let fact = Fact::of(&handle, name.as_bytes(), digest(bytes)).expect("a fact");
+        let facts = dir.with_extension("facts");
+        std::fs::write(&facts, serde_json::to_vec(&fact).expect("json")).expect("written");
+        facts
+    }
+
+    #[test]
+    fn a_touched_file_is_proven_by_its_digest_and_a_changed_one_is_lost() {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let dir = root.path().join("job");
+        std::fs::create_dir(&dir).expect("made");
+        let facts = facts_of(&dir, "a", b"hello");
+        assert_eq!(look(&dir, &facts).expect("looked"), Look::Same);
+        std::fs::write(dir.join("b"), b"hello").expect("written");
+        std::fs::rename(dir.join("b"), dir.join("a")).expect("renamed");
+        assert_eq!(look(&dir, &facts).expect("looked"), Look::Touched);
+        std::fs::write(dir.join("a"), b"hellO").expect("written");
+        assert_eq!(look(&dir, &facts).expect("looked"), Look::Lost);
+        std::fs::remove_file(dir.join("a")).expect("removed");
+        std::os::unix::fs::symlink("/etc/hostname", dir.join("a")).expect("linked");
+        assert_eq!(look(&dir, &facts).expect("looked"), Look::Lost);
+    }
+}

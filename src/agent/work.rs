@@ -1,0 +1,332 @@
+//! The agent's loop: hello, what the service wants of this node, and one task for each staging to make it so.
+//!
+//! The service says states, not commands. A staging on the list without a running task gets one; a task whose staging left the list is
+//! stopped; a record that the list does not know is thrown away with its directory. What stands ready is looked at again from time to
+//! time, so that `ready` never outlives the files.
+
+use super::home::{Home, Key};
+use super::report::{Progress, Voice};
+use super::stage_in::{Ended, StageIn, stands_ready};
+use super::stage_out::StageOut;
+use super::{Error, Options, gpu, staged};
+use crate::api::jobs::{Hello, Welcome, Work, WorkReturn, WorkStaging};
+use crate::api::nodes::Inventory;
+use crate::client::api::route;
+use crate::client::{Context, Error as ClientError};
+use data_encoding::{BASE64, HEXLOWER};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// Stagings that pull at the same time; the others wait.
+const AT_ONCE: usize = 2;
+/// How long the service may hold a long poll.
+const WAIT: Duration = Duration::from_secs(30);
+/// How often staged files are looked at while they stand ready.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// Runs until the context's token is cancelled; then everything under way stops and what it has done stays recorded.
+///
+/// Ends by itself only when the service refuses this node for good: an unknown token, another node's, or an unknown key.
+pub async fn run(context: Context, options: Options) -> Result<(), Error> {
+    let home = Arc::new(Home::open(&options.cache)?);
+    let key = Arc::new(home.key()?);
+    let inventory = inventory(&home, &options);
+    let fresh = HEXLOWER.encode(context.ids.secret().first_chunk::<16>().expect("32 bytes"));
+    let instance = home.instance(&fresh)?;
+    let public_key = BASE64.encode(&key.public());
+    let Some(welcome) = hello(&context, &Hello { instance: instance.clone(), public_key, inventory }).await? else {
+        return Ok(());
+    };
+    if let Some(wanted) = options.node.as_ref().filter(|wanted| **wanted != welcome.node) {
+        return Err(Error::WrongNode { wanted: wanted.clone(), actual: welcome.node });
+    }
+    tracing::info!(node = welcome.node, cache = %home.root().display(), "agent is at work");
+    let sweep = Arc::clone(&home);
+    let sweeping = tokio::task::spawn_blocking(move || sweep.empty_trash());
+    let mut node = Node {
+        context: context.clone(),
+        home,
+        key,
+        welcome,
+        instance,
+        memory: options.memory,
+        slots: Arc::new(Semaphore::new(AT_ONCE)),
+        tasks: JoinSet::new(),
+        running: HashMap::new(),
+        looked: HashMap::new(),
+    };
+    let ended = node.work().await;
+    node.stop().await;
+    let _ = sweeping.await;
+    ended
+}
+
+fn inventory(home: &Home, options: &Options) -> Inventory {
+    let found = gpu::inventory(options.nvml.as_deref());
+    match &found.note {
+        Some(note) => tracing::info!(gpus = found.gpus.len(), note, "GPUs of this node"),
+        None => tracing::info!(gpus = found.gpus.len(), "GPUs of this node"),
+    }
+    Inventory {
+        free_bytes: home.free_bytes(),
+        gpus: found.gpus,
+        gpu_note: found.note,
+        driver: found.driver,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    }
+}
+
+/// Says hello until it is heard. `None` when the agent was stopped meanwhile.
+async fn hello(context: &Context, hello: &Hello) -> Result<Option<Welcome>, Error> {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        match context.api.post(&route(&["v1", "agent", "hello"], &[]), hello).await {
+            Ok(welcome) => return Ok(Some(welcome)),
+            Err(ClientError::Interrupted) => return Ok(None),
+            // Another process spoke for this node a moment ago: perhaps this one's predecessor. Its place is free after a minute.
+            Err(error) if error.is("node_in_use") => tracing::warn!(%error, "waiting for the node's place"),
+            Err(error) if is_final(&error) => return Err(error.into()),
+            Err(error) => tracing::warn!(%error, "the service is not there; trying again"),
+        }
+        tokio::select! {
+            () = context.cancel.cancelled() => return Ok(None),
+            () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
+        }
+    }
+}
+
+fn is_final(error: &ClientError) -> bool {
+    match error {
+        ClientError::Refused(problem) => problem.status < 500 && problem.status != 429,
+        ClientError::BadUrl { .. } | ClientError::Setup(_) => true,
+        _ => false,
+    }
+}
+
+/// A task under way for a staging.
+#[derive(Debug)]
+struct Running {
+    kind: Kind,
+    cancel: CancellationToken,
+    abort: AbortHandle,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    In,
+    Out,
+}
+
+#[derive(Debug)]
+struct Node {
+    context: Context,
+    home: Arc<Home>,
+    key: Arc<Key>,
+    welcome: Welcome,
+    instance: String,
+    memory: u64,
+    slots: Arc<Semaphore>,
+    /// Gives back the staging's id.
+    tasks: JoinSet<(String, Option<Ended>)>,
+    running: HashMap<String, Running>,
+    /// When what stands ready was looked at last.
+    looked: HashMap<String, Instant>,
+}
+
+impl Node {
+    async fn work(&mut self) -> Result<(), Error> {
+        let (mut seen, mut pause) = (String::new(), FIRST_PAUSE);
+        loop {
+            let path = route(&["v1", "agent", "work"], &[("wait", "30"), ("seen", &seen)]);
+            let api = self.context.api.clone();
+            let answer = tokio::select! {
+                () = self.context.cancel.cancelled() => return Ok(()),
+                answer = api.get_waiting::<Work>(&path, WAIT) => answer,
+                // A task that ended may leave room for the next, or a list that must be read again.
+                Some(done) = self.tasks.join_next(), if !self.tasks.is_empty() => {
+                    self.ended(done);
+                    seen.clear();
+                    continue;
+                }
+            };
+            match answer {
+                Ok(work) => {
+                    pause = FIRST_PAUSE;
+                    seen.clone_from(&work.seq);
+                    self.reconcile(work).await;
+                }
+                Err(ClientError::Interrupted) => return Ok(()),
+                Err(error) if is_final(&error) => return Err(error.into()),
+                Err(error) => {
+                    tracing::warn!(%error, "the service is not there; trying again");
+                    tokio::select! {
+                        () = self.context.cancel.cancelled() => return Ok(()),
+                        () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
+                    }
+                }
+            }
+        }
+    }
+
+    async fn stop(&mut self) {
+        for running in self.running.values() {
+            running.cancel.cancel();
+        }
+        while let Some(done) = self.tasks.join_next().await {
+            self.ended(done);
+        }
+    }
+
+    fn ended(&mut self, done: Result<(String, Option<Ended>), tokio::task::JoinError>) {
+        match done {
+            Ok((staging, ended)) => {
+                self.running.remove(&staging);
+                if ended == Some(Ended::Ready) {
+                    self.looked.insert(staging, Instant::now());
+                }
+            }
+            Err(error) => {
+                tracing::error!(%error, "a staging's task broke");
+                self.running.retain(|_, running| !running.abort.is_finished());
+            }
+        }
+    }
+
+    async fn reconcile(&mut self, work: Work) {
+        let wanted: HashSet<&str> = work
+            .stagings
+            .iter()
+            .map(|item| item.staging.id.as_str())
+            .chain(work.returns.iter().map(|item| item.staging.id.as_str()))
+            .collect();
+        for (staging, running) in &self.running {
+            let is_return = work.returns.iter().any(|item| item.staging.id == *staging);
+            if !wanted.contains(staging.as_str()) || (is_return && running.kind == Kind::In) {
+                running.cancel.cancel();
+            }
+        }
+        self.throw_away_unknown(&wanted);
+        for item in work.stagings {
+            self.stage_in(item).await;
+        }
+        for item in work.returns {
+            self.stage_out(item);
+        }
+        self.looked.retain(|staging, _| self.home.record(staging).is_some());
+    }
+
+    fn throw_away_unknown(&self, wanted: &HashSet<&str>) {
+        let mut thrown = false;
+        for record in self.home.records() {
+            if wanted.contains(record.staging.as_str()) || self.running.contains_key(&record.staging) {
+                continue;
+            }
+            tracing::info!(staging = record.staging, "no longer wanted: its directory goes");
+            match self.home.forget(&record, &self.context.ids.uuid().to_string()) {
+                Ok(()) => thrown = true,
+                Err(error) => tracing::error!(%error, "cannot take a staging away"),
+            }
+        }
+        if thrown {
+            let home = Arc::clone(&self.home);
+            drop(tokio::task::spawn_blocking(move || home.empty_trash()));
+        }
+    }
+
+    fn voice(&self, staging: &str, job: &str, epoch: u64, cancel: &CancellationToken) -> Arc<Voice> {
+        let context = Context {
+            api: self.context.api.cancelled_by(cancel.clone()),
+            cancel: cancel.clone(),
+            ..self.context.clone()
+        };
+        Arc::new(Voice {
+            context,
+            staging: staging.to_owned(),
+            job: job.to_owned(),
+            epoch,
+            instance: self.instance.clone(),
+            progress: Progress::default(),
+        })
+    }
+
+    async fn stage_in(&mut self, item: WorkStaging) {
+        let id = item.staging.id.clone();
+        if self.running.contains_key(&id) {
+            return;
+        }
+        let record = self.home.record(&id);
+        if stands_ready(&item.staging, record.as_ref()) && !self.is_lost(&item).await {
+            return;
+        }
+        let cancel = self.context.cancel.child_token();
+        let voice = self.voice(&id, &item.job.id, item.lease.epoch, &cancel);
+        let task = StageIn {
+            home: Arc::clone(&self.home),
+            key: Arc::clone(&self.key),
+            voice,
+            work: item,
+            team: self.welcome.team.clone(),
+            node: self.welcome.node.clone(),
+            memory: self.memory,
+        };
+        let (slots, stop, name) = (Arc::clone(&self.slots), cancel.clone(), id.clone());
+        let abort = self.tasks.spawn(async move {
+            let slot = tokio::select! {
+                () = stop.cancelled() => None,
+                slot = slots.acquire_owned() => slot.ok(),
+            };
+            let ended = match slot {
+                Some(_slot) => Some(Box::pin(task.run()).await),
+                None => None,
+            };
+            (name, ended)
+        });
+        self.running.insert(id, Running { kind: Kind::In, cancel, abort });
+    }
+
+    /// Looks at what stands ready, at most every [`LOOK_EVERY`].
+    async fn is_lost(&mut self, item: &WorkStaging) -> bool {
+        let id = &item.staging.id;
+        if self.looked.get(id).is_some_and(|at| at.elapsed() < LOOK_EVERY) {
+            return false;
+        }
+        let (dir, facts) = (self.home.job_dir(&item.job.id, item.lease.epoch), self.home.facts(id));
+        let seen = tokio::task::spawn_blocking(move || staged::look(&dir, &facts)).await;
+        self.looked.insert(id.clone(), Instant::now());
+        match seen {
+            Ok(Ok(staged::Look::Same | staged::Look::Touched)) => false,
+            Ok(Ok(staged::Look::Lost)) => true,
+            Ok(Err(error)) => {
+                tracing::warn!(staging = id, %error, "cannot look at staged files");
+                true
+            }
+            Err(error) => {
+                tracing::error!(%error, "looking at staged files broke");
+                false
+            }
+        }
+    }
+
+    fn stage_out(&mut self, item: WorkReturn) {
+        let id = item.staging.id.clone();
+        if self.running.contains_key(&id) {
+            return;
+        }
+        let cancel = self.context.cancel.child_token();
+        let voice = self.voice(&id, &item.job.id, item.lease.epoch, &cancel);
+        let task = StageOut { home: Arc::clone(&self.home), voice, work: item, memory: self.memory };
+        let name = id.clone();
+        let abort = self.tasks.spawn(async move {
+            Box::pin(task.run()).await;
+            (name, None)
+        });
+        self.running.insert(id, Running { kind: Kind::Out, cancel, abort });
+    }
+}
