@@ -64,6 +64,11 @@ impl Error {
         matches!(self, Self::Unavailable { .. })
     }
 
+    /// The text with all its causes, in one line.
+    pub fn in_full(&self) -> String {
+        chain(self)
+    }
+
     /// Turns a disk error into what it means; `what` names the step and the path.
     pub(super) fn disk(what: impl Into<String>, source: io::Error) -> Self {
         match source.kind() {
@@ -71,4 +76,13 @@ impl Error {
             _ => Self::Disk { what: what.into(), source },
         }
     }
+}
+
+/// An error and its causes in one line.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    let mut texts: Vec<String> = causes.map(ToString::to_string).collect();
+    // some say their cause themselves
+    texts.dedup_by(|cause, error| error.contains(cause.as_str()));
+    texts.join(": ")
 }

@@ -10,6 +10,7 @@
 mod error;
 pub mod keys;
 mod local;
+pub mod probe;
 mod s3;
 
 use std::ops::Range;

@@ -13,5 +13,6 @@ mod layering;
 mod packs;
 mod store_contract;
 mod store_faults;
+mod store_probe;
 mod support;
 mod uploads;

@@ -26,7 +26,7 @@ use tokio::sync::mpsc;
 
 use self::buffers::Buffers;
 pub(super) use self::writer::LocalWriter;
-use super::keys::{Key, Prefix};
+use super::keys::{Key, Kind, Prefix};
 use super::{Error, Length, Meta, PutMode, Result, Stored, Stream};
 
 /// Temporary files older than this belong to a process that died.
@@ -41,6 +41,12 @@ pub(super) struct Local {
     buffers: Arc<Buffers>,
     #[cfg(test)]
     faults: std::sync::Mutex<Option<(Step, rustix::io::Errno)>>,
+}
+
+/// A disk's free bytes, and whether it is one.
+pub(super) struct Space {
+    pub free: u64,
+    pub in_memory: bool,
 }
 
 /// Where a write can fail; tests make it fail at each.
@@ -121,22 +127,26 @@ impl Local {
         blocking(move || match fs::symlink_metadata(&path) {
             Ok(found) if found.is_file() => Ok(meta(&found)),
             Ok(_) => Err(Error::NotFound { key }),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Error::NotFound { key }),
+            Err(error) if is_missing(&error) => Err(Error::NotFound { key }),
             Err(error) => Err(Error::disk("head", error)),
         })
         .await
     }
 
     pub(super) async fn delete(&self, key: &Key) -> Result<()> {
-        let (path, key) = (self.path(key), key.clone());
+        let (path, key, root) = (self.path(key), key.clone(), self.root.clone());
         blocking(move || {
             match fs::remove_file(&path) {
                 Ok(()) => sync_folder(parent(&path)).map_err(|error| Error::disk("delete", error))?,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+                Err(error) if is_missing(&error) => return Ok(()),
                 Err(error) => return Err(Error::disk("delete", error)),
             }
+            if key.kind() == Kind::Probe {
+                // each run has a folder of its own, which nobody else uses
+                path.ancestors().skip(1).take_while(|folder| *folder != root && fs::remove_dir(folder).is_ok()).for_each(drop);
+            }
             match fs::symlink_metadata(&path) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                Err(error) if is_missing(&error) => Ok(()),
                 Err(error) => Err(Error::disk("check that it is gone", error)),
                 Ok(_) => Err(Error::Corrupt { key, detail: "it is still there after it was deleted".into() }),
             }
@@ -164,6 +174,15 @@ impl Local {
                 _ => None,
             }
         }))
+    }
+
+    /// What is left on the disk. Blocks for a moment.
+    pub(super) fn space(&self) -> Result<Space> {
+        let failed = |error: rustix::io::Errno| Error::disk("ask for free space", error.into());
+        let found = rustix::fs::statvfs(&self.root).map_err(failed)?;
+        // the magic numbers of tmpfs and ramfs
+        let in_memory = matches!(rustix::fs::statfs(&self.root).map_err(failed)?.f_type, 0x0102_1994 | 0x8584_58f6);
+        Ok(Space { free: found.f_bavail.saturating_mul(found.f_frsize), in_memory })
     }
 
     /// Does nothing but in tests, where it fails when told to.
@@ -275,6 +294,11 @@ fn make_folder(root: &Path, folder: &Path) -> io::Result<()> {
         // somebody else may have made it and not synced it yet
         _ => sync_folder(above),
     }
+}
+
+/// Whether the error says that nothing has this name.
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 fn sync_folder(folder: &Path) -> io::Result<()> {

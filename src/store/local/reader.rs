@@ -13,7 +13,7 @@ use futures::stream;
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::buffers::{Buffers, PIECE};
-use super::{joined, meta};
+use super::{is_missing, joined, meta};
 use crate::store::keys::Key;
 use crate::store::{Error, Meta, Result, Stream};
 
@@ -25,9 +25,9 @@ pub(super) fn open(
     buffers: Arc<Buffers>,
 ) -> Result<(Meta, Stream<Bytes>)> {
     let not_found = || Error::NotFound { key: key.clone() };
-    let file = File::open(path).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => not_found(),
-        _ => Error::disk(format!("open {}", path.display()), error),
+    let file = File::open(path).map_err(|error| match is_missing(&error) {
+        true => not_found(),
+        false => Error::disk(format!("open {}", path.display()), error),
     })?;
     let found = file.metadata().map_err(|error| Error::disk(format!("open {}", path.display()), error))?;
     if !found.is_file() {

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::credentials::Credentials;
 use super::wire::{Refusal, is_skewed};
 use crate::config::store::StoreSettings;
+use crate::store::error::chain;
 use crate::store::{Error, Key, Settled};
 
 /// The longest a store's `Retry-After` is obeyed.
@@ -136,12 +137,6 @@ fn skewed(refusal: &Refusal) -> Error {
     // half a minute up counts as one, so that it is never said to be 0
     let seconds = refusal.skew_seconds.unwrap_or(0);
     Error::ClockSkew { minutes: (seconds + 30 * seconds.signum()) / 60 }
-}
-
-/// An error and its causes in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 fn cause<T: std::error::Error + 'static>(error: &object_store::Error) -> Option<&T> {

@@ -10,6 +10,7 @@ mod credentials;
 mod judge;
 mod plan;
 mod reader;
+mod stranger;
 mod uploads;
 mod wire;
 mod writer;
@@ -227,6 +228,11 @@ impl S3 {
 
     /// A page at a time, each sent again when it fails.
     pub(super) fn list(self: &Arc<Self>, prefix: Prefix) -> Stream<(Key, Meta)> {
+        self.list_by(prefix, None)
+    }
+
+    /// Lists by pages of so many keys; the store's own choice when none.
+    pub(super) fn list_by(self: &Arc<Self>, prefix: Prefix, max_keys: Option<usize>) -> Stream<(Key, Meta)> {
         enum At {
             Start,
             Token(String),
@@ -238,7 +244,7 @@ impl S3 {
                 At::Token(token) => Some(token),
                 At::End => return Ok(None),
             };
-            let (page, next) = s3.page(prefix, token).await?;
+            let (page, next) = s3.page(prefix, token, max_keys).await?;
             Ok::<_, Error>(Some((
                 futures::stream::iter(page.into_iter().map(Ok)),
                 (s3, next.map_or(At::End, At::Token)),
@@ -247,12 +253,18 @@ impl S3 {
         pages.try_flatten().boxed()
     }
 
-    async fn page(&self, prefix: Prefix, page_token: Option<String>) -> Result<(Vec<(Key, Meta)>, Option<String>)> {
+    async fn page(
+        &self,
+        prefix: Prefix,
+        page_token: Option<String>,
+        max_keys: Option<usize>,
+    ) -> Result<(Vec<(Key, Meta)>, Option<String>)> {
         let folder = format!("{}{}/", self.prefix, prefix.folder());
         let nowhere = Key::pack(prefix.team.unwrap_or_default(), uuid::Uuid::nil());
         let mut tries = self.tries();
         loop {
-            let options = PaginatedListOptions { page_token: page_token.clone(), ..PaginatedListOptions::default() };
+            let options =
+                PaginatedListOptions { page_token: page_token.clone(), max_keys, ..PaginatedListOptions::default() };
             match self.bucket.list_paginated(Some(&folder), options).await {
                 Ok(page) if page_token.is_some() && page.page_token == page_token => {
                     let what = "its listing gives the same page for ever".to_owned();

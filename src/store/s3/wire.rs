@@ -71,6 +71,11 @@ impl Wire {
         Self { client, stall, clock, skew_seconds: Arc::new(AtomicI64::new(UNKNOWN_SKEW)) }
     }
 
+    /// For requests that are signed already, or not at all.
+    pub(super) fn client(&self) -> &reqwest::Client {
+        &self.client
+    }
+
     /// Our clock minus the store's, by its last answer.
     pub(super) fn skew_seconds(&self) -> Option<i64> {
         Some(self.skew_seconds.load(Ordering::Relaxed)).filter(|skew| *skew != UNKNOWN_SKEW)
