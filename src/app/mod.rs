@@ -31,6 +31,7 @@ mod receipts;
 mod refs;
 pub mod seal;
 pub mod staging;
+pub mod store_check;
 mod stored;
 pub mod teams;
 pub mod tokens;

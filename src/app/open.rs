@@ -17,6 +17,7 @@ use super::{App, Error};
 use crate::clock::{Clock, Ids};
 use crate::config::Settings;
 use crate::db::{self, Db};
+use crate::store::probe::Depth;
 use crate::store::{self, Store};
 use crate::webhook::{self, Webhooks};
 
@@ -29,6 +30,9 @@ pub enum OpenError {
     Callbacks(#[source] webhook::Error),
     #[error("the store could not be opened")]
     Store(#[source] store::Error),
+    /// It loses bytes, or takes none.
+    #[error("{reason}; `dray store check` shows more")]
+    StoreRefused { reason: String },
     #[error("`{}` is no secret key file: it holds 64 hex digits; restore it from its backup", path.display())]
     SecretFormat { path: PathBuf },
     #[error(
@@ -64,6 +68,9 @@ impl App {
         let options = db::Options { connections: settings.database.connections, timeout: settings.database.timeout.0 };
         let db = Db::open(&settings.database_url(), options).await.map_err(OpenError::Database)?;
         let store = Store::open(&settings.store_resolved(), clock.clone()).await.map_err(OpenError::Store)?;
+        if let Some(reason) = store.probe(ids.uuid(), Depth::Quick).await.refuses() {
+            return Err(OpenError::StoreRefused { reason });
+        }
         let secret = secret(&settings, Keys::exist(&db).await?, &*ids)?;
         let keys = Keys::open(&db, secret, &*clock, &*ids).await?;
         let webhooks = Webhooks::open(&settings).map_err(OpenError::Callbacks)?;

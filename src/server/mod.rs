@@ -17,6 +17,7 @@ mod rate;
 mod reconcilers;
 mod serve;
 mod service;
+mod store_check;
 mod uploads;
 
 use std::sync::Arc;
@@ -39,6 +40,7 @@ pub use ranges::{Download, Wanted};
 pub use reconcilers::reconcilers;
 pub use serve::serve;
 pub use service::{Error, Service};
+pub use store_check::{StoreCheck, store_check};
 
 type Routes = OpenApiRouter<Arc<App>>;
 

@@ -12,6 +12,8 @@ mod grants;
 mod layering;
 mod packs;
 mod store_contract;
+mod store_crash;
+mod store_credentials;
 mod store_faults;
 mod store_probe;
 mod support;

@@ -143,7 +143,10 @@ impl Local {
             }
             if key.kind() == Kind::Probe {
                 // each run has a folder of its own, which nobody else uses
-                path.ancestors().skip(1).take_while(|folder| *folder != root && fs::remove_dir(folder).is_ok()).for_each(drop);
+                path.ancestors()
+                    .skip(1)
+                    .take_while(|folder| *folder != root && fs::remove_dir(folder).is_ok())
+                    .for_each(drop);
             }
             match fs::symlink_metadata(&path) {
                 Err(error) if is_missing(&error) => Ok(()),

@@ -88,7 +88,7 @@ async fn nothing_is_visible_before_finish_nor_after_drop_or_abort() {
         writer.write(Bytes::from(vec![1; 5 << 20])).await.unwrap();
     }
     assert!(matches!(local.head(&pack(1)).await, Err(Error::NotFound { .. })));
-    assert_eq!(local.list(Prefix::all(crate::store::Kind::Pack)).try_collect::<Vec<_>>().await.unwrap(), vec![]);
+    assert_eq!(local.list(Prefix::all(Kind::Pack)).try_collect::<Vec<_>>().await.unwrap(), vec![]);
     assert_eq!(files(&local), 2);
     drop(dropped);
     aborted.abort().await.unwrap();
@@ -135,10 +135,9 @@ async fn a_listing_ends_with_its_reader() {
         fs::write(folder.join(Uuid::from_u128(n).to_string()), "x").unwrap();
     }
     fs::write(folder.join("README"), "not ours").unwrap();
-    let mut listing = local.list(Prefix::all(crate::store::Kind::Pack));
+    let mut listing = local.list(Prefix::all(Kind::Pack));
     assert!(listing.try_next().await.unwrap().is_some());
     drop(listing);
-    let all: Vec<_> =
-        local.list(Prefix::team(crate::store::Kind::Pack, Uuid::from_u128(1))).try_collect().await.unwrap();
+    let all: Vec<_> = local.list(Prefix::team(Kind::Pack, Uuid::from_u128(1))).try_collect().await.unwrap();
     assert_eq!(all.len(), 2_000);
 }

@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::{Check, Depth, Verdict};
 use crate::store::keys::Key;
-use crate::store::{Backend, Error, Kind, Length, Prefix, PutMode, Result, Settled, Store};
+use crate::store::{Backend, Error, Kind, Length, Prefix, PutMode, Result, Store};
 
 /// Clients that race for one key.
 const RACERS: u32 = 16;
@@ -22,13 +22,14 @@ const SKEW: u64 = 60;
 pub(super) struct Probe<'a> {
     pub(super) store: &'a Store,
     run: Uuid,
-    next: u32,
+    /// All keys of this run, to be removed at its end.
+    made: Vec<Key>,
     pub(super) checks: Vec<Check>,
 }
 
 impl<'a> Probe<'a> {
     pub(super) fn new(store: &'a Store, run: Uuid) -> Self {
-        Self { store, run, next: 0, checks: Vec::new() }
+        Self { store, run, made: Vec::new(), checks: Vec::new() }
     }
 
     pub(super) async fn run(&mut self, depth: Depth) {
@@ -44,12 +45,17 @@ impl<'a> Probe<'a> {
         }
         self.clock();
         self.space();
-        self.deletion(depth).await;
+        self.deletion().await;
     }
 
     pub(super) fn key(&mut self) -> Key {
-        self.next += 1;
-        Key::probe(self.run, self.next)
+        self.made(Key::probe)
+    }
+
+    fn made(&mut self, make: fn(Uuid, u32) -> Key) -> Key {
+        let key = make(self.run, u32::try_from(self.made.len()).unwrap_or(u32::MAX));
+        self.made.push(key.clone());
+        key
     }
 
     /// Bytes of this run that no other request has.
@@ -59,7 +65,7 @@ impl<'a> Probe<'a> {
         while out.len() < len {
             out.extend_from_slice(self.run.as_bytes());
             out.extend_from_slice(&n.to_le_bytes());
-            n = n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(u64::from(self.next) | 1);
+            n = n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(self.made.len() as u64 | 1);
         }
         out.truncate(len);
         out.into()
@@ -192,12 +198,7 @@ impl<'a> Probe<'a> {
                 return;
             }
             Err(error) => {
-                self.note(
-                    "multipart",
-                    Verdict::Fatal,
-                    error.to_string(),
-                    Some("use a store that reads its own writes"),
-                );
+                self.note("multipart", Verdict::Fatal, error.in_full(), Some("use a store that reads its own writes"));
                 return;
             }
         }
@@ -292,8 +293,7 @@ impl<'a> Probe<'a> {
     }
 
     async fn long_keys(&mut self) {
-        self.next += 1;
-        let (key, content) = (Key::long_probe(self.run, self.next), self.content(1_000));
+        let (key, content) = (self.made(Key::long_probe), self.content(1_000));
         let stored = async {
             self.store.put_small(&key, content.clone(), PutMode::Overwrite).await?;
             self.store.get_small(&key, 1_000).await
@@ -340,27 +340,22 @@ impl<'a> Probe<'a> {
     }
 
     /// Removes all that was written, which is a check too.
-    async fn deletion(&mut self, depth: Depth) {
+    async fn deletion(&mut self) {
         let hint = Some(
             "let these credentials delete objects, and the bucket keep no old versions: Dray verifies each deletion",
         );
-        let mut keys: Vec<Key> = (1..=self.next).map(|n| Key::probe(self.run, n)).collect();
-        if depth == Depth::Full {
-            keys.extend((1..=self.next).map(|n| Key::long_probe(self.run, n)));
-        }
         let mut failed = None;
-        for key in keys {
-            if let Err(error) = self.store.delete(&key).await {
-                let lasting = !matches!(error, Error::Unavailable { settled: Settled::Yes, .. });
-                failed = Some(error);
-                if !lasting {
-                    break;
-                }
+        for key in std::mem::take(&mut self.made) {
+            let Err(error) = self.store.delete(&key).await else { continue };
+            let is_away = error.is_retryable();
+            failed = Some(error);
+            if is_away {
+                // its retries took long enough; the next key would wait as long
+                break;
             }
         }
         match failed {
-            None if self.next > 0 => self.fine("delete", "all of it is gone again"),
-            None => {}
+            None => self.fine("delete", "all of it is gone again"),
             Some(error) => self.note("delete", Verdict::Degraded, error.in_full(), hint),
         }
     }

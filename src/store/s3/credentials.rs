@@ -1,7 +1,7 @@
 //! Credentials for the bucket: static keys, or whatever the usual AWS chain finds.
 //!
 //! The chain is asked anew for every renewal, so that a profile rewritten on disk, a `credential_process` or an instance role is
-//! read again. Credentials are kept until five minutes before their end; those without an end are re-read every quarter of an
+//! read again. Credentials are kept until five minutes before their end, or half their time where that is shorter; those without an end are re-read every quarter of an
 //! hour. One renewal serves all requests that wait for it, and while the old ones still hold, a failed renewal is only logged.
 
 use std::sync::Arc;
@@ -91,7 +91,11 @@ impl Credentials {
         let found = provider.provide_credentials().await.map_err(Missing::Refused)?;
         let ends = found.expiry().and_then(|at| Timestamp::try_from(at).ok());
         let now = self.clock.now();
-        let renew_at = ends.map_or_else(|| now.saturating_add(REREAD), |ends| ends.saturating_sub(EARLY));
+        // those that hold only minutes are renewed at half their time, not at every request
+        let renew_at = match ends {
+            None => now.saturating_add(REREAD),
+            Some(ends) => ends.saturating_sub(EARLY.min(ends.duration_since(now) / 2)),
+        };
         Ok(Cached {
             credential: Arc::new(AwsCredential {
                 key_id: found.access_key_id().to_owned(),

@@ -48,7 +48,23 @@ fn service(name: &str) -> Option<String> {
     found
 }
 
+/// Runs one test of this binary in a process of its own, with these variables set, as its part `role`.
+///
+/// For what a process has only one of: its environment, its life. That test begins with [`role`].
+pub fn child(test: &str, role: &str, variables: &[(&str, &str)]) -> std::process::Command {
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", test, "--nocapture"]).env(ROLE, role).envs(variables.iter().copied());
+    command
+}
+
+/// The part that this process was started for by [`child`]; none in the parent.
+pub fn role() -> Option<String> {
+    env(ROLE)
+}
+
+const ROLE: &str = "DRAY_TEST_ROLE";
+
 #[expect(clippy::disallowed_methods, reason = "where the test servers are is told by the environment only")]
-fn env(name: &str) -> Option<String> {
+pub fn env(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }

@@ -1,0 +1,44 @@
+//! The role `store check`: tries out a store and says what it does, in words or as JSON.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use crate::app::store_check::{Report, Verdict, check_store};
+use crate::clock::{RandomIds, SystemClock};
+use crate::config::StoreSettings;
+
+/// What `dray store check` has to say.
+#[derive(Debug, Clone)]
+pub struct StoreCheck {
+    /// One JSON document: `{store, verdict, checks: [{name, verdict, detail, hint?}]}`.
+    pub json: serde_json::Value,
+    /// The same for people, several lines.
+    pub text: String,
+    /// Whether `serve` would refuse this store; the command then ends with exit status 1.
+    pub refused: bool,
+}
+
+/// Tries out the store that the settings name. Settings that make no sense are the error, in words.
+pub async fn store_check(settings: &StoreSettings) -> Result<StoreCheck, String> {
+    let report = check_store(settings, Arc::new(SystemClock), &RandomIds).await.map_err(|error| error.in_full())?;
+    let json = serde_json::to_value(&report).expect("a report is plain data");
+    Ok(StoreCheck { json, text: words(&report), refused: report.refuses().is_some() })
+}
+
+fn words(report: &Report) -> String {
+    let mut text = String::new();
+    for check in &report.checks {
+        // writing to a string cannot fail
+        let _ = writeln!(text, "{:9} {:18} {}", check.verdict.to_string(), check.name, check.detail);
+        if let Some(hint) = check.hint {
+            let _ = writeln!(text, "{:28} -> {hint}", "");
+        }
+    }
+    let end = match report.verdict {
+        Verdict::Ok => "does all that Dray wants of a store",
+        Verdict::Degraded => "can be used, with the limits above",
+        Verdict::Fatal => "must not be used: bytes would be lost",
+    };
+    let _ = writeln!(text, "store `{}` {end}", report.store);
+    text
+}
