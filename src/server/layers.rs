@@ -117,3 +117,27 @@ pub(super) async fn wrong_method(method: Method) -> Response {
     }
     response
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::Router;
+    use axum::routing::get;
+    use tower::ServiceExt;
+    use tower_http::catch_panic::CatchPanicLayer;
+
+    use super::*;
+
+    async fn boom() -> &'static str {
+        panic!("secret detail of ours")
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_a_problem_that_tells_nothing() {
+        let router: Router = Router::new().route("/", get(boom)).layer(CatchPanicLayer::custom(panicked));
+        let response = router.oneshot(Request::new(axum::body::Body::empty())).await.unwrap();
+        assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        assert_eq!(response.extensions().get::<Problem>().unwrap().code, "internal");
+        let body = axum::body::to_bytes(response.into_body(), 10_000).await.unwrap();
+        assert!(!String::from_utf8_lossy(&body).contains("secret detail"));
+    }
+}
