@@ -1,6 +1,6 @@
 //! What the push and read roads keep in one process: all of it bounded, all of it dispensable.
 //!
-//! Nothing here is a fact; after a crash it starts empty. Bounds: [`MAX_BODIES`] request bodies at once, [`INDEX_CACHE_BYTES`]
+//! Nothing here is a fact; after a crash it starts empty. Bounds: [`LOCAL_BODIES`] request bodies at once, [`INDEX_CACHE_BYTES`]
 //! of pack indexes, [`RESERVED`] keys of each team that pushed (at most [`RESERVED_TEAMS`] teams), one lock for each pack that
 //! is arriving.
 
@@ -11,11 +11,13 @@ use tokio::sync::{OwnedMutexGuard, Semaphore};
 use uuid::Uuid;
 
 use crate::content::pack::{PackId, PackIndex};
-use crate::store::Key;
+use crate::store::{Key, Store};
 
-/// Pack, tree and layout bodies taken at the same time. Each holds about 3 MiB (a batch being proven, one being written), 10 at
-/// most (an index of the largest size); the others wait unread.
-pub const MAX_BODIES: usize = 16;
+/// Pack, tree and layout bodies taken at the same time, the others wait unread. With a local store each holds about 4 MiB (a
+/// batch being proven, two being written), 12 at most (an index of the largest size).
+pub const LOCAL_BODIES: usize = 16;
+/// The same with a bucket, where each holds two parts, 20 MiB in all.
+pub const BUCKET_BODIES: usize = 8;
 /// Memory of cached pack indexes, as they are counted by [`index_cost`].
 pub const INDEX_CACHE_BYTES: usize = 24 << 20;
 /// Keys reserved by one transaction.
@@ -32,18 +34,18 @@ pub struct Data {
     reserved: Mutex<HashMap<Uuid, VecDeque<(u64, Key)>>>,
 }
 
-impl Default for Data {
-    fn default() -> Self {
+impl Data {
+    /// Fresh state, bounded for this kind of store.
+    pub fn for_store(store: &Store) -> Self {
+        let bodies = if store.is_local() { LOCAL_BODIES } else { BUCKET_BODIES };
         Self {
-            bodies: Arc::new(Semaphore::new(MAX_BODIES)),
+            bodies: Arc::new(Semaphore::new(bodies)),
             indexes: IndexCache::new(INDEX_CACHE_BYTES),
             arriving: Mutex::default(),
             reserved: Mutex::default(),
         }
     }
-}
 
-impl Data {
     /// Waits until no other request of this process brings the same pack of the same team; holds that until dropped.
     pub(super) async fn arrival(&self, team: Uuid, pack: PackId) -> OwnedMutexGuard<()> {
         let lock = {
@@ -176,7 +178,11 @@ mod tests {
 
     #[tokio::test]
     async fn one_pack_arrives_once_at_a_time_and_its_lock_goes_away() {
-        let data = Data::default();
+        let directory = tempfile::tempdir().unwrap();
+        let url = directory.path().display().to_string();
+        let settings = crate::config::StoreSettings { url, ..Default::default() };
+        let clock = Arc::new(crate::clock::SystemClock);
+        let data = Data::for_store(&Store::open(&settings, clock).await.unwrap());
         let (team, pack) = (Uuid::nil(), digest(b"pack"));
         let first = data.arrival(team, pack).await;
         let second = data.arrival(team, pack);

@@ -67,7 +67,8 @@ impl App {
         let secret = secret(&settings, Keys::exist(&db).await?, &*ids)?;
         let keys = Keys::open(&db, secret, &*clock, &*ids).await?;
         let webhooks = Webhooks::open(&settings).map_err(OpenError::Callbacks)?;
-        Ok(Self { db, store, clock, ids, settings, keys, data: Data::default(), webhooks, origin })
+        let data = Data::for_store(&store);
+        Ok(Self { db, store, clock, ids, settings, keys, data, webhooks, origin })
     }
 }
 

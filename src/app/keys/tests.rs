@@ -75,6 +75,7 @@ async fn a_retired_key_stays_listed_and_verifies_what_it_signed() {
         ..Default::default()
     };
     let store = crate::store::Store::open(&store, clock.clone()).await.unwrap();
+    let data = crate::app::data::Data::for_store(&store);
     let app = App {
         db,
         store,
@@ -82,7 +83,7 @@ async fn a_retired_key_stays_listed_and_verifies_what_it_signed() {
         ids: Arc::new(RandomIds),
         settings: Default::default(),
         keys,
-        data: Default::default(),
+        data,
         webhooks: crate::webhook::Webhooks::open(&Default::default()).unwrap(),
         origin: String::new(),
     };
