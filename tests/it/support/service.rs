@@ -191,11 +191,11 @@ impl TestService {
         Self::new(service, builder, directory, database)
     }
 
-<<<<<<< HEAD
     /// Stops in good order; the data goes with it.
     pub async fn stop(self) {
         self.service.stop().await.unwrap();
-=======
+    }
+
     /// A second replica on the same database, store and keys, with its background work. Needs Postgres and a store that both
     /// reach; goes before the first.
     pub async fn replica(&self) -> Self {
@@ -206,7 +206,6 @@ impl TestService {
         let service = start(&settings, &self.clock, false).await;
         let builder = Builder { engine: self.engine, settings, quiet: false, clock: self.clock.clone() };
         Self::new(service, builder, directory, None)
->>>>>>> b73c0c9 (Tests: two replicas, a bucket that fails, size of the metadata; bodies bounded by the kind of store)
     }
 
     pub fn request(&self, method: Method, path: &str, token: &str) -> reqwest::RequestBuilder {
