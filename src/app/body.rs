@@ -89,3 +89,58 @@ impl Body {
         Error::new(LENGTH_MISMATCH, detail, "send the same request again")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn body(pieces: Vec<Result<Bytes, Error>>, length: u64) -> Body {
+        Body::new(futures::stream::iter(pieces).boxed(), length)
+    }
+
+    fn piece(length: usize) -> Result<Bytes, Error> {
+        Ok(Bytes::from(vec![0; length]))
+    }
+
+    #[tokio::test]
+    async fn bytes_come_in_batches_and_end_exactly_where_they_should() {
+        let mut whole = body((0..5).map(|_| piece(400_000)).collect(), 2_000_000);
+        let mut batches = Vec::new();
+        loop {
+            let batch = whole.batch().await.unwrap();
+            if batch.is_empty() {
+                break;
+            }
+            batches.push(batch.iter().map(Bytes::len).sum::<usize>());
+        }
+        assert_eq!(batches, [1_200_000, 800_000]);
+        assert!(whole.batch().await.unwrap().is_empty(), "the end may be asked for again");
+    }
+
+    #[tokio::test]
+    async fn fewer_or_more_bytes_than_announced_are_an_error() {
+        let mut short = body(vec![piece(10)], 11);
+        assert_eq!(short.batch().await.unwrap().len(), 1);
+        assert_eq!(short.batch().await.unwrap_err().code, LENGTH_MISMATCH);
+        let mut long = body(vec![piece(10), piece(2)], 11);
+        assert_eq!(long.batch().await.unwrap_err().code, LENGTH_MISMATCH);
+        let broken = body(vec![piece(10), Err(Error::internal("cut"))], 20).batch().await;
+        assert!(broken.is_err());
+    }
+
+    #[tokio::test]
+    async fn many_small_pieces_do_not_pile_up() {
+        let mut small = body((0..2000).map(|_| piece(1)).collect(), 2000);
+        assert_eq!(small.batch().await.unwrap().len(), BATCH_PIECES);
+    }
+
+    #[tokio::test]
+    async fn a_long_rest_is_not_taken_for_nothing() {
+        let mut short = body(vec![piece(10), piece(10)], 20);
+        short.drain().await;
+        assert_eq!(short.taken, 20);
+        let mut long = body(vec![piece(10)], DRAINED + 1);
+        long.drain().await;
+        assert_eq!(long.taken, 0);
+    }
+}

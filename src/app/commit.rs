@@ -5,40 +5,34 @@
 //! ```
 //!
 //! The operation outlives its request and the process: its claim runs out and another replica goes on, from the start or, when
-//! the version is there already, from the last step. The middle transaction decides everything again under its locks, so
-//! nothing that changed since the check can slip through. Lock order: upload, team, dataset, packs by number.
+//! the version is there already, from the last step. How a version is made is in `making`.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::runtime::Handle;
-use tokio::task::spawn_blocking;
 use uuid::Uuid;
 
-use super::check::{Checked, Claimed, check, chunks_gone};
-use super::error::{CORRUPT, Code, Error, Kind};
-use super::refs;
-use super::upload::{over_quota, refused, visible};
+use super::error::{Code, Error, Kind};
+use super::upload::{refused, visible};
 use super::{App, Caller};
 use crate::api;
 use crate::api::uploads::Commit;
 use crate::content::digest::Digest;
 use crate::db::operations::{self, Claim, Operation, State};
-use crate::db::uploads::{self, Object, ObjectKind, Upload};
-use crate::db::versions::{self, Layout, Version};
-use crate::db::{Tx, packs, teams};
-use crate::domain::version::{Act, UploadState, is_unchanged, within_quota};
+use crate::db::uploads::{self, ObjectKind, Upload};
+use crate::db::{Tx, versions};
+use crate::domain::version::{Act, UploadState};
 use crate::transaction;
 
 pub const OBJECT_MISSING: Code = Code::new(Kind::Conflict, "object_missing", "the tree or layout was not sent");
-const CHANGED: Code =
+pub(super) const CHANGED: Code =
     Code::new(Kind::Unavailable, "dataset_changed", "the dataset changed while the commit was checked");
 
 /// Topic of workers that wait for a commit.
 pub const TOPIC: &str = "commits";
 /// How long a claim lasts without being renewed, and how often it is.
-const CLAIM: Duration = Duration::from_secs(60);
-const RENEW: Duration = Duration::from_secs(20);
+const CLAIM: Duration = Duration::from_secs(20);
+const RENEW: Duration = Duration::from_secs(6);
 /// Runs of a commit that failed for passing reasons only.
 const ATTEMPTS: u64 = 30;
 
@@ -222,224 +216,6 @@ impl App {
             Ok::<_, Error>(())
         })
     }
-
-    async fn work(self: &Arc<Self>, operation: &Operation, claim: Claim) -> Result<(), Error> {
-        let version = match operation.version {
-            Some(version) => version,
-            None => self.make_version(operation, claim).await?,
-        };
-        // idempotent: the document is the same whoever writes it, and however often
-        match versions::get(&mut self.db.read().await?, version).await? {
-            Some(version) => refs::write_committed(self, &version).await,
-            None => Ok(()), // deleted since; collection takes its documents along
-        }
-    }
-
-    /// Everything up to and with the transaction that makes the version, or finds that it is there already.
-    async fn make_version(self: &Arc<Self>, operation: &Operation, claim: Claim) -> Result<Uuid, Error> {
-        let (upload, plan, pair) = self.plan(operation).await?;
-        if let Plan::Same(version) = &plan {
-            return self.conclude(operation, claim, Outcome::Same(version.id)).await;
-        }
-        let team = operation.team;
-        let (portable, parent) = {
-            let mut session = self.db.read().await?;
-            (versions::is_portable(&mut session, team).await?, versions::newest(&mut session, upload.dataset).await?)
-        };
-        let claimed = Claimed {
-            team,
-            tree: operation.tree,
-            tree_key: pair.tree.key.clone(),
-            layout: operation.layout,
-            layout_key: pair.layout.key.clone(),
-            portable,
-            parent,
-        };
-        let (app, handle) = (self.clone(), Handle::current());
-        let checked = spawn_blocking(move || check(&app, &handle, &claimed)).await;
-        let checked = checked.map_err(|error| Error::internal("a commit's check was cut off").with_source(error))?;
-        if checked.as_ref().is_err_and(|error| error.code == CORRUPT) {
-            self.forget_objects(&pair).await?;
-        }
-        let version = self.draft(operation, &upload, (&plan, &pair), checked?).await?;
-        refs::write_prepared(self, &version.0).await?;
-        let outcome = match plan {
-            Plan::Heal(_) => Outcome::Healed(&version.0, &version.1, &pair),
-            Plan::Same(_) | Plan::New => Outcome::New(&version.0, &version.1, &pair),
-        };
-        self.conclude(operation, claim, outcome).await
-    }
-
-    /// What the commit will come to, as things stand.
-    async fn plan(&self, operation: &Operation) -> Result<(Upload, Plan, Pair), Error> {
-        let mut session = self.db.read().await?;
-        let upload = uploads::get(&mut session, operation.upload).await?;
-        let upload = upload.ok_or_else(|| Error::internal("an operation's upload has no row"))?;
-        let plan = plan(&mut session, &upload, operation).await?;
-        let mut object = [None, None];
-        for (slot, (kind, digest)) in
-            object.iter_mut().zip([(ObjectKind::Tree, &operation.tree), (ObjectKind::Layout, &operation.layout)])
-        {
-            *slot = uploads::object(&mut session, upload.id, kind, digest).await?;
-        }
-        match object {
-            [Some(tree), Some(layout)] => Ok((upload, plan, Pair { tree, layout })),
-            _ => Err(Error::new(
-                OBJECT_MISSING,
-                "the tree or layout is not there any more",
-                "send both again, then commit again",
-            )),
-        }
-    }
-
-    /// Damaged objects are forgotten, so that sending them again stores them again.
-    async fn forget_objects(&self, pair: &Pair) -> Result<(), Error> {
-        transaction!(self.db, |tx| {
-            for object in [&pair.tree, &pair.layout] {
-                uploads::take_object(tx, &object.key).await?;
-            }
-            Ok::<_, Error>(())
-        })
-    }
-
-    /// The row of the version to be, still without its number.
-    async fn draft(
-        &self,
-        operation: &Operation,
-        upload: &Upload,
-        made: (&Plan, &Pair),
-        checked: Checked,
-    ) -> Result<(Version, Vec<u64>), Error> {
-        let (plan, pair) = made;
-        let generation = match plan {
-            Plan::Heal(broken) => {
-                transaction!(self.db, |tx| versions::take_generation(tx, broken.id).await.map_err(Error::from))?
-            }
-            Plan::New | Plan::Same(_) => 0,
-        };
-        let layout = Layout {
-            id: self.ids.uuid(),
-            generation,
-            digest: operation.layout,
-            key: pair.layout.key.clone(),
-            bytes: pair.layout.bytes,
-            packs: u64::try_from(checked.packs.len()).unwrap_or(u64::MAX),
-            read_until: jiff::Timestamp::UNIX_EPOCH,
-        };
-        let version = match plan {
-            Plan::Heal(broken) => Version { layout, ..broken.as_ref().clone() },
-            Plan::New | Plan::Same(_) => Version {
-                id: self.ids.uuid(),
-                team: operation.team,
-                dataset: upload.dataset,
-                name: versions::dataset_name(&mut self.db.read().await?, upload.dataset).await?,
-                number: crate::domain::id::VersionNumber::FIRST,
-                digest: operation.tree,
-                counts: checked.counts,
-                chunks: checked.chunks,
-                incomplete: operation.incomplete,
-                late: false,
-                tree_key: pair.tree.key.clone(),
-                tree_bytes: pair.tree.bytes,
-                created_at: self.clock.now(),
-                layout,
-            },
-        };
-        Ok((version, checked.packs))
-    }
-
-    /// The transaction that makes the version visible, or finds an equal one, and ends the upload.
-    async fn conclude(&self, operation: &Operation, claim: Claim, outcome: Outcome<'_>) -> Result<Uuid, Error> {
-        transaction!(self.db, |tx| {
-            let upload = uploads::lock(tx, operation.upload).await?;
-            let mut upload = upload.ok_or_else(|| Error::internal("an operation's upload has no row"))?;
-            let team = teams::lock(tx, operation.team).await?.ok_or_else(|| Error::internal("a team has no row"))?;
-            versions::lock_dataset(tx, upload.dataset).await?;
-            let made = match (plan(tx, &upload, operation).await?, &outcome) {
-                (Plan::Same(version), _) => version.id,
-                (Plan::New, Outcome::New(version, packs, pair)) => {
-                    within_quota(team.quota_bytes, team.used_bytes, version.counts.bytes).map_err(over_quota)?;
-                    self.insert_version(tx, &upload, (version, packs), pair).await?
-                }
-                (Plan::Heal(now), Outcome::Healed(version, packs, pair))
-                    if (now.id, true) == (version.id, now.layout.generation < version.layout.generation) =>
-                {
-                    alive(tx, packs).await?;
-                    versions::replace_layout(tx, version.id, &version.layout, packs, self.clock.now()).await?;
-                    uploads::take_object(tx, &pair.layout.key).await?;
-                    version.id
-                }
-                _ => return Err(Error::new(CHANGED, "another commit came in between", "it is tried again by itself")),
-            };
-            packs::unpin(tx, upload.id).await?;
-            let until = upload.expires_at;
-            self.step(tx, &mut upload, Act::CommitDone, until).await?;
-            if !operations::made(tx, claim, made).await? {
-                return Err(Error::new(CHANGED, "the claim was lost", "another replica goes on"));
-            }
-            Ok::<_, Error>(made)
-        })
-    }
-
-    async fn insert_version(
-        &self,
-        tx: &mut Tx,
-        upload: &Upload,
-        version: (&Version, &[u64]),
-        pair: &Pair,
-    ) -> Result<Uuid, Error> {
-        let (draft, packs) = version;
-        alive(tx, packs).await?;
-        let late = self.is_late(tx, upload).await?;
-        let version = Version { number: versions::take_number(tx, upload.dataset).await?, late, ..draft.clone() };
-        versions::insert(tx, &version, packs).await?;
-        let bytes = i64::try_from(version.counts.bytes)
-            .map_err(|error| Error::internal("a version's size is out of range").with_source(error))?;
-        teams::add_used(tx, upload.team, bytes).await?;
-        for object in [&pair.tree, &pair.layout] {
-            uploads::take_object(tx, &object.key).await?;
-        }
-        self.version_made(tx, upload, &version).await?;
-        Ok(version.id)
-    }
-}
-
-/// What a commit comes to.
-enum Plan {
-    /// A new version.
-    New,
-    /// The newest version is the same and sound.
-    Same(Box<Version>),
-    /// The newest version is the same, but packs of it are damaged: it gets the new layout.
-    Heal(Box<Version>),
-}
-
-/// What was prepared for it.
-enum Outcome<'a> {
-    Same(#[expect(dead_code, reason = "the transaction finds it again")] Uuid),
-    New(&'a Version, &'a [u64], &'a Pair),
-    Healed(&'a Version, &'a [u64], &'a Pair),
-}
-
-/// The two objects a commit uses.
-struct Pair {
-    tree: Object,
-    layout: Object,
-}
-
-async fn plan(tx: &mut Tx, upload: &Upload, operation: &Operation) -> Result<Plan, Error> {
-    let newest = versions::newest(tx, upload.dataset).await?;
-    let same = newest
-        .filter(|newest| is_unchanged(Some((newest.digest, newest.incomplete)), operation.tree, operation.incomplete));
-    let Some(version) = same else { return Ok(Plan::New) };
-    let sound = versions::dead_packs(tx, version.layout.id, 1).await?.is_empty();
-    Ok(if sound { Plan::Same(Box::new(version)) } else { Plan::Heal(Box::new(version)) })
-}
-
-/// Locks the packs and refuses when one of them is not sealed any more.
-async fn alive(tx: &mut Tx, numbers: &[u64]) -> Result<(), Error> {
-    let gone = packs::lock_all(tx, numbers).await?;
-    if gone.is_empty() { Ok(()) } else { Err(chunks_gone(&gone)) }
 }
 
 /// Topic of whoever waits for an operation.

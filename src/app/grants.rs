@@ -116,14 +116,15 @@ impl App {
         found.ok_or_else(|| quarantined(&[id.to_string()]))
     }
 
-    /// Header and index of a sealed pack of the caller's team. A node sees those that its own uploads have pinned.
+    /// Header and index of a sealed pack of the caller's team. A node sees those that its own uploads
+    /// have pinned or may build on.
     pub async fn sealed_index(&self, caller: &Caller, pack: &str) -> Result<Vec<u8>, Error> {
         let id = pack_id(pack)?;
         let mut session = self.db.read().await?;
         let missing = || Error::not_found("pack", id, "it was never sealed, or was damaged and taken out of service");
         let pack = packs::sealed(&mut session, caller.team, &id).await?.ok_or_else(missing)?;
         if let Some(node) = &caller.node
-            && !packs::is_pinned_by_node(&mut session, pack.number, node.id).await?
+            && !packs::is_open_to_node(&mut session, pack.number, node.id).await?
         {
             return Err(missing());
         }

@@ -22,6 +22,7 @@ pub mod keys;
 pub mod known;
 pub mod leases;
 pub mod links;
+mod making;
 mod nodes;
 pub mod objects;
 mod open;

@@ -73,6 +73,10 @@ impl App {
         }
         let secret = secret(&settings, Keys::exist(&db).await?, &*ids)?;
         let keys = Keys::open(&db, secret, &*clock, &*ids).await?;
+        if !db.is_shared() {
+            // whoever held a claim in it is gone
+            crate::transaction!(db, |tx| db::operations::release_all(tx).await).map_err(OpenError::Database)?;
+        }
         let webhooks = Webhooks::open(&settings).map_err(OpenError::Callbacks)?;
         let data = Data::for_store(&store);
         Ok(Self { db, store, clock, ids, settings, keys, data, webhooks, origin })

@@ -78,19 +78,33 @@ impl App {
         let (number, key) = self.reserved_key(caller.team).await?;
         let index = self.store_pack(put.pack, &key, room, body).await?;
         let sealing = sealing(number, caller.team, put, &index);
-        match self.seal_pack(caller, put, &sealing).await? {
-            Arrival::New => {
+        match self.seal_pack(caller, put, &sealing).await {
+            Ok(Arrival::New) => {
                 let pack = sealed_as(&sealing, key);
                 self.data.indexes.put(number, Arc::new(index));
                 Ok((Arrival::New, pack))
             }
-            Arrival::Known => {
-                // another replica was faster: what lies under our key is garbage that its `writing` row remembers
-                let _ = self.store.delete(&key).await;
+            Ok(Arrival::Known) => {
+                // another replica was faster
+                self.discard(&key).await;
                 let pack = self.repin(caller, put).await?;
                 let gone = || Error::internal(format!("pack `{}` was sealed and is gone", put.pack));
                 Ok((Arrival::Known, pack.ok_or_else(gone)?))
             }
+            Err(error) => {
+                // fenced or ended meanwhile; after any other failure the row may be sealed after all, and the object stays
+                if error.kind() == Kind::Conflict {
+                    self.discard(&key).await;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Deletes an object whose row was surely not sealed. Where that fails, its `writing` row remembers it.
+    async fn discard(&self, key: &Key) {
+        if let Err(error) = self.store.delete(key).await {
+            tracing::warn!(%key, %error, "an object nobody refers to could not be deleted; its key stays written down");
         }
     }
 

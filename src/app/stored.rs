@@ -14,7 +14,6 @@ use tokio::runtime::Handle;
 
 use super::App;
 use super::error::{Code, Error, Kind};
-use super::versions::StoredPart;
 use crate::content::codec::MAX_WINDOW;
 use crate::content::pack::{HEADER_BYTES, PackIndex};
 use crate::db::packs::{self, Pack};
@@ -103,6 +102,15 @@ impl<R: BufRead> Read for OneFrame<R> {
         }
         Ok(count)
     }
+}
+
+/// A stored document, ready to be streamed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredPart {
+    pub key: Key,
+    pub bytes: u64,
+    /// Names these very bytes: for a tree its digest, for a layout its id.
+    pub tag: String,
 }
 
 /// Bytes on their way out.

@@ -8,6 +8,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::error::{Code, Error, Kind};
+use super::versions::dataset_name;
 use super::{App, Caller, Idempotency};
 use crate::api;
 use crate::api::uploads::{OpenUpload, OutputOf};
@@ -189,11 +190,6 @@ impl App {
             portable_names: versions::is_portable(tx, upload.team).await?,
         })
     }
-}
-
-/// Parses the dataset's name of a request.
-pub(super) fn dataset_name(name: &str) -> Result<DatasetName, Error> {
-    DatasetName::parse(name).map_err(|error| Error::invalid("dataset", error, "name it like `warehouse/aisle-cams`"))
 }
 
 fn output_row(output: &OutputOf) -> Result<uploads::OutputOf, Error> {

@@ -6,6 +6,7 @@
 use uuid::Uuid;
 
 use super::error::{Code, Error, Kind};
+use super::stored::{StoredPart, parse_key};
 use super::{App, Caller, Paging};
 use crate::api;
 use crate::api::datasets::LayoutInfo;
@@ -14,11 +15,7 @@ use crate::db::Tx;
 use crate::db::versions::{self, DatasetRow, Version};
 use crate::domain::id::{DatasetName, DatasetRef, VersionNumber};
 use crate::domain::version::{Unresolved, resolve};
-use crate::store::Key;
 use crate::transaction;
-
-use super::stored::parse_key;
-use super::upload::dataset_name;
 
 pub const ONLY_INCOMPLETE: Code = Code::new(Kind::NotFound, "only_incomplete", "the dataset has no complete version");
 pub const AMBIGUOUS: Code = Code::new(Kind::Conflict, "ambiguous_digest", "the digits begin more than one digest");
@@ -28,15 +25,6 @@ pub const AMBIGUOUS: Code = Code::new(Kind::Conflict, "ambiguous_digest", "the d
 pub enum Part {
     Tree,
     Layout,
-}
-
-/// A stored document, ready to be streamed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StoredPart {
-    pub key: Key,
-    pub bytes: u64,
-    /// Names these very bytes: for a tree its digest, for a layout its id.
-    pub tag: String,
 }
 
 impl App {
@@ -163,6 +151,11 @@ impl App {
             }
         }
     }
+}
+
+/// Parses the dataset's name of a request.
+pub(super) fn dataset_name(name: &str) -> Result<DatasetName, Error> {
+    DatasetName::parse(name).map_err(|error| Error::invalid("dataset", error, "name it like `warehouse/aisle-cams`"))
 }
 
 /// Parses `D[@V]`; a path is refused, since a version is asked for.

@@ -58,6 +58,7 @@ pub(super) mod q {
     );
     pub const CLAIM: Sql =
         Sql::new("UPDATE operations SET claim = $2, claimed_until = $3, attempts = attempts + 1 WHERE id = $1");
+    pub const RELEASE: Sql = Sql::new("UPDATE operations SET claimed_until = 0 WHERE state = 'running'");
     pub const RENEW: Sql =
         Sql::new("UPDATE operations SET claimed_until = $3 WHERE id = $1 AND claim = $2 AND state = 'running'");
     pub const MADE: Sql =
@@ -65,7 +66,7 @@ pub(super) mod q {
     pub const FINISH: Sql = Sql::new(
         "UPDATE operations SET state = $3, error = $4, finished_at = $5 WHERE id = $1 AND claim = $2 AND state = 'running'",
     );
-    crate::statement_list!(INSERT, GET, FREE, CLAIM, RENEW, MADE, FINISH);
+    crate::statement_list!(INSERT, GET, FREE, CLAIM, RELEASE, RENEW, MADE, FINISH);
 }
 
 fn operation(row: &Row) -> Result<Operation, Error> {
@@ -115,6 +116,11 @@ pub async fn claim(tx: &mut Tx, token: Uuid, until: Timestamp, now: Timestamp) -
     tx.execute(q::CLAIM, params![operation.id, token, until]).await?;
     operation.attempts += 1;
     Ok(Some(operation))
+}
+
+/// Voids every claim: for the start of a process that has the database to itself, when nobody can be holding one.
+pub async fn release_all(tx: &mut Tx) -> Result<(), Error> {
+    tx.execute(q::RELEASE, Vec::new()).await.map(drop)
 }
 
 /// Keeps a claim. `false` when it is lost: stop working.

@@ -101,6 +101,11 @@ pub(super) mod q {
     pub const PINNED_BY_NODE: Sql = Sql::new(
         "SELECT 1 FROM pins JOIN uploads ON uploads.id = pins.owner WHERE pins.pack = $1 AND uploads.node = $2 LIMIT 1",
     );
+    /// A node that pushes an output may look into the packs of the versions that its dataset holds.
+    pub const BESIDE_NODE: Sql = Sql::new(
+        "SELECT 1 FROM layout_packs r JOIN versions v ON v.layout = r.layout JOIN uploads u ON u.dataset = v.dataset
+         WHERE r.pack = $1 AND v.deleted_at IS NULL AND u.node = $2 AND u.state = 'open' LIMIT 1",
+    );
     pub const UNPIN: Sql = Sql::new("DELETE FROM pins WHERE owner = $1");
     pub const LOCK_ONE: Sql = crate::for_update!("SELECT state FROM packs WHERE number = $1");
     pub const LOST: Sql = crate::for_update!(
@@ -124,6 +129,7 @@ pub(super) mod q {
         PIN_OFFERED,
         PINNED,
         PINNED_BY_NODE,
+        BESIDE_NODE,
         UNPIN,
         LOCK_ONE,
         LOST,
@@ -322,9 +328,10 @@ pub async fn pinned(tx: &mut Tx, owner: Uuid) -> Result<u64, Error> {
     tx.one(q::PINNED, params![owner]).await?.get(0)
 }
 
-/// Whether an upload of this node has pinned the pack.
-pub async fn is_pinned_by_node(tx: &mut Tx, number: u64, node: Uuid) -> Result<bool, Error> {
-    Ok(tx.optional(q::PINNED_BY_NODE, params![number, node]).await?.is_some())
+/// Whether an upload of this node has pinned the pack, or pushes to a dataset whose versions refer to it.
+pub async fn is_open_to_node(tx: &mut Tx, number: u64, node: Uuid) -> Result<bool, Error> {
+    Ok(tx.optional(q::PINNED_BY_NODE, params![number, node]).await?.is_some()
+        || tx.optional(q::BESIDE_NODE, params![number, node]).await?.is_some())
 }
 
 /// Drops every pin of an upload.

@@ -1,5 +1,7 @@
 //! Commits: trees and layouts that must not become a version, and commits that outlive their process.
 
+use std::time::Duration;
+
 use dray::content::digest::digest;
 use dray::content::layout::{FileLayout, Line, Segment};
 use dray::content::path::RelPath;
@@ -251,6 +253,31 @@ both_engines! {
         service.run("commit-uploads").await;
         let done = service.call(Method::GET, &format!("/v1/operations/{id}"), &admin, &Value::Null).await.expect(200).json();
         assert_eq!((&done["state"], &done["version"]["version"]), (&json!("done"), &json!("v1")));
+    }
+
+    async fn a_commit_whose_worker_died_is_taken_over(builder: Builder) {
+        let service = builder.quiet().start().await;
+        let push = files().push(9);
+        let upload = ready(&service, &push).await;
+        upload.describe(&push).await;
+        let id = upload.post("commit", &upload.commit_body(&push)).await.expect(202).text("id");
+        let app = service.app();
+        let (now, token) = (app.clock.now(), uuid::Uuid::max());
+        let mut tx = app.db.begin().await.unwrap();
+        let until = now.saturating_add(Duration::from_secs(20)).unwrap();
+        let claimed = dray::db::operations::claim(&mut tx, token, until, now).await.unwrap().unwrap();
+        assert_eq!(claimed.id.to_string(), id);
+        tx.commit().await.unwrap();
+        service.run("commit-uploads").await;
+        assert_eq!(upload.state().await, "committing", "it is somebody's");
+        service.clock.advance(Duration::from_secs(21));
+        service.run("commit-uploads").await;
+        assert_eq!(upload.operation(&id).await["version"]["version"], "v1");
+        // whoever was thought dead changes nothing any more
+        let mut tx = app.db.begin().await.unwrap();
+        let claim = dray::db::operations::Claim { operation: claimed.id, token };
+        assert!(!dray::db::operations::finish(&mut tx, claim, Some("{}"), now).await.unwrap());
+        tx.rollback().await.unwrap();
     }
 
     async fn a_version_has_its_documents_in_the_store(service) {

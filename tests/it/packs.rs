@@ -188,6 +188,23 @@ both_engines! {
         upload.put_pack(&kept).await.expect(200);
     }
 
+    async fn a_pack_that_arrives_after_its_upload_was_taken_over_is_not_sealed(service) {
+        let upload = service.open(&service.admin, DATASET).await;
+        let pack = sample(20, 60);
+        let half = pack.bytes.len() / 2;
+        let mut connection = begin(&service, &upload, &pack, half).await;
+        // it is being stored by now: a temporary file is there
+        settle(&service, (0, 1)).await;
+        upload.post("reopen", &Value::Null).await.expect(200);
+        tokio::io::AsyncWriteExt::write_all(&mut connection, &pack.bytes[half..]).await.unwrap();
+        let mut answer = vec![0; 4096];
+        let length = tokio::io::AsyncReadExt::read(&mut connection, &mut answer).await.unwrap();
+        let answer = String::from_utf8_lossy(&answer[..length]).into_owned();
+        assert!(answer.starts_with("HTTP/1.1 409 ") && answer.contains("fenced"), "{answer}");
+        settle(&service, (0, 0)).await;
+        assert_eq!(rows(&service, "sealed").await, 0);
+    }
+
     async fn a_body_that_trickles_is_cut_and_what_was_sealed_stays(builder: Builder) {
         let service = builder.settings(|settings| settings.limits.body_idle = "1s".parse().unwrap()).start().await;
         let upload = service.open(&service.admin, DATASET).await;

@@ -115,6 +115,42 @@ async fn two_replicas_commit_to_one_dataset_at_once() {
     drop(second);
 }
 
+/// The version is made, and the mark that says so cannot be written: the operation goes on until it is.
+async fn committed_mark_comes_later(engine: Engine) {
+    let Some((service, proxy)) = proxied(engine).await else { return };
+    let push = files(50).push(4);
+    let upload = service.open(&service.admin, DATASET).await;
+    upload.send(&push).await;
+    proxy.on(Rule::new("PUT", "0.committed").does(Fault::Answer(Made::new(503, "SlowDown"))));
+    let operation = upload.post("commit", &upload.commit_body(&push)).await.expect(202).text("id");
+    let path = format!("/v1/resolve?ref={DATASET}");
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
+    while service.get(&path).await.status != 200 {
+        assert!(tokio::time::Instant::now() < deadline, "the version is not made");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let running = service.get(&format!("/v1/operations/{operation}")).await.expect(200).json();
+    assert_eq!(running["state"], "running", "not done before the store says so too");
+    proxy.clear();
+    while service.get(&format!("/v1/operations/{operation}?wait=1")).await.expect(200).text("state") == "running" {
+        service.clock.advance(Duration::from_secs(70)); // claims and pauses are over
+        assert!(tokio::time::Instant::now() < deadline, "the commit does not end");
+    }
+    let done = service.get(&format!("/v1/operations/{operation}")).await.expect(200).json();
+    assert_eq!(done["version"]["version"], "v1");
+    assert_eq!(
+        proxy.count(|seen| seen.method == "PUT" && seen.target.contains("0.json")),
+        1,
+        "the version was made once"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_is_done_when_the_bucket_says_so_too() {
+    committed_mark_comes_later(Engine::Sqlite).await;
+    committed_mark_comes_later(Engine::Postgres).await;
+}
+
 async fn store_loses_answers(engine: Engine) {
     let Some((service, proxy)) = proxied(engine).await else { return };
     let push = files(30).push(4);

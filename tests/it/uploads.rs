@@ -263,6 +263,26 @@ both_engines! {
         assert_eq!(versions, ["v1", "v2"]);
     }
 
+    async fn many_pushes_at_once_end_well(service) {
+        let blue = service.team("blue").await;
+        // all share most of their bytes, within their team and across
+        let push = |seed: u64| files(30).with(&format!("own/{seed}"), noise(1000 + seed, 70_000)).push(3);
+        let pushes = (0..8).map(|seed| {
+            let token = if seed % 2 == 0 { service.admin.clone() } else { blue.clone() };
+            let service = &service;
+            async move { (token.clone(), service.push(&token, "shared/set", &push(seed)).await) }
+        });
+        let done = futures::future::join_all(pushes).await;
+        for (token, version) in &done {
+            let mine = done.iter().filter(|(other, _)| other == token).map(|(_, version)| version["version"].as_str().unwrap());
+            let mut numbers: Vec<_> = mine.collect();
+            numbers.sort_unstable();
+            assert_eq!(numbers, ["v1", "v2", "v3", "v4"]);
+            let path = format!("/v1/versions/{}/tree", version["id"].as_str().unwrap());
+            service.call(Method::GET, &path, token, &Value::Null).await.expect(200);
+        }
+    }
+
     async fn known_packs_come_with_their_neighbours(service) {
         let upload = service.open(&service.admin, DATASET).await;
         let sample = sampled_chunk(1);
