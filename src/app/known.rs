@@ -13,6 +13,7 @@ use super::{App, Caller};
 use crate::api::datasets::PackInfo;
 use crate::api::uploads::{Known, KnownPacks};
 use crate::content::digest::Digest;
+use crate::content::pack::HEADER_BYTES;
 use crate::db::Tx;
 use crate::db::packs::{self, Pack, SampleKey, Side, sample_key};
 use crate::db::uploads::{self, Holder};
@@ -108,7 +109,8 @@ pub(super) fn pack_document(pack: &Pack) -> PackInfo {
     PackInfo {
         id: pack.id.to_string(),
         bytes: pack.bytes,
-        index_bytes: pack.index_bytes,
+        // On the wire: where the frames begin.
+        index_bytes: HEADER_BYTES as u64 + pack.index_bytes,
         chunks: pack.chunks,
         raw_bytes: pack.raw_bytes,
     }

@@ -9,6 +9,7 @@ use super::transfer::Target;
 use crate::api::datasets::Version;
 use crate::client::api::route;
 use crate::content::codec::MAX_WINDOW;
+use crate::content::digest::Hasher;
 use crate::content::layout::MAX_LAYOUT_BYTES;
 use crate::content::merge::{Error, Merged};
 use crate::content::tree::MAX_TREE_BYTES;
@@ -82,9 +83,26 @@ impl Fetched {
         Merged::open(tree, layout)
     }
 
-    /// The tree alone.
-    pub fn tree(&self) -> io::Result<impl BufRead + use<>> {
-        text(&self.tree)
+    /// Proves that the tree is the version's, before anything in it is followed.
+    pub fn prove_tree(&self, version: &Version) -> Result<(), TransferError> {
+        let bad = |why: String| TransferError::BadVersion { reference: version.reference.clone(), what: "tree", why };
+        let mut hasher = Hasher::new();
+        let mut tree = text(&self.tree).map_err(|error| bad(error.to_string()))?;
+        loop {
+            let part = tree.fill_buf().map_err(|error| bad(error.to_string()))?;
+            if part.is_empty() {
+                break;
+            }
+            hasher.update(part);
+            let length = part.len();
+            tree.consume(length);
+        }
+        let actual = hasher.finalize().to_string();
+        if actual == version.digest {
+            Ok(())
+        } else {
+            Err(bad(format!("its digest is `{actual}`, not `{}`", version.digest)))
+        }
     }
 }
 

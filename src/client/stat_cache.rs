@@ -102,6 +102,14 @@ impl Reader {
         }
     }
 
+    /// The digest of an entry that is the same file by device, inode, size and modification time, settled or not. Tells who
+    /// wrote it, not that its bytes are still those. Ask for the path by [`Reader::find`] first.
+    pub fn wrote(&self, path: &RelPath, stamp: &Stamp) -> Option<Digest> {
+        let (head, cached, digest) = self.head.as_ref()?;
+        let same = |stamp: &Stamp| (stamp.dev, stamp.ino, stamp.size, stamp.mtime);
+        (head == path && same(cached) == same(stamp)).then_some(*digest)
+    }
+
     /// What to tell when the cache was damaged.
     pub fn warning(&self) -> Option<String> {
         let path = self.damaged.as_ref()?;

@@ -2,9 +2,23 @@
 //!
 //! Nothing is trusted but bytes that were read now: no stat cache, no record of an earlier pull. Nothing is written.
 
-use crate::client::push::Item;
+use super::context::TransferError;
+use super::download::fetch_tree_and_layout;
+use super::fetch::Packs;
+use super::progress::{Meter, Phase};
+use super::pull::{Pipeline, Scanning, Select, Sink, Waiting, read_file, resolve};
+use super::push::{Item, PushReport};
+use super::select::Chosen;
+use super::walk::{Found, Step, Walk, WalkOptions, What};
+use super::{Context, Error};
+use crate::content::merge::Pair;
+use crate::content::path::RelPath;
+use crate::content::tree::{Entry, Kind};
 use serde::Serialize;
-use std::path::PathBuf;
+use std::cmp::Ordering;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio_util::sync::CancellationToken;
 
 /// What is to be proven.
 #[derive(Debug, Clone)]
@@ -19,7 +33,7 @@ pub enum Verify {
 pub struct VerifyOptions {
     pub reference: String,
     /// Only this file or subtree.
-    pub path: Option<crate::content::path::RelPath>,
+    pub path: Option<RelPath>,
     pub what: Verify,
     pub memory: u64,
     pub temp_dir: Option<PathBuf>,
@@ -47,4 +61,196 @@ impl VerifyReport {
     pub fn is_equal(&self) -> bool {
         self.missing.is_empty() && self.extra.is_empty() && self.differs.is_empty() && self.unreadable.is_empty()
     }
+}
+
+/// Verifies. What is not right is in the report; an error means that it could not be found out.
+pub async fn verify(context: &Context, options: VerifyOptions) -> Result<VerifyReport, TransferError> {
+    let meter = Arc::new(Meter::default());
+    let mut report = Box::pin(context.watch(&meter, run(context, &options, &meter))).await?;
+    report.seconds = meter.elapsed().as_secs_f64();
+    Ok(report)
+}
+
+async fn run(context: &Context, options: &VerifyOptions, meter: &Arc<Meter>) -> Result<VerifyReport, TransferError> {
+    context.check()?;
+    let version = resolve(context, &options.reference).await?;
+    let fetched = fetch_tree_and_layout(context, &version, options.temp_dir.as_deref()).await?;
+    meter.files_total.store(version.files, std::sync::atomic::Ordering::Relaxed);
+    meter.bytes_total.store(version.bytes, std::sync::atomic::Ordering::Relaxed);
+    let list = fetched.open().map_err(|error| bad(&version.reference, &error.to_string()))?.packs().to_vec().into();
+    let api = context.api.cancelled_by(context.cancel.clone());
+    let packs = Packs::new(api, Arc::clone(&context.clock), &version, list);
+    let packs = Arc::new(packs.counted(Arc::clone(&meter.network_bytes), None));
+    let stop = context.cancel.child_token();
+    let _stop = stop.clone().drop_guard();
+    let (options, meter) = (options.clone(), Arc::clone(meter));
+    let runtime = tokio::runtime::Handle::current();
+    let work = move || {
+        fetched.prove_tree(&version)?;
+        let select = Select { path: options.path.clone(), ..Select::default() };
+        let chosen = Chosen::of(&select, &version, &fetched)?;
+        meter.enter(Phase::Verify);
+        let mut report = VerifyReport {
+            reference: version.reference.clone(),
+            digest: version.digest.clone(),
+            ..VerifyReport::default()
+        };
+        match &options.what {
+            Verify::Stored => {
+                let pipeline = Pipeline {
+                    sink: Sink::Prove,
+                    packs,
+                    meter,
+                    memory: options.memory,
+                    local: None,
+                    stale: None,
+                    reference: version.reference.clone(),
+                };
+                let mut later = Waiting::new(options.temp_dir.as_deref())?;
+                let (sums, account) = pipeline.run(&runtime, &stop, &chosen, Scanning::FetchAll, &mut later, None)?;
+                (report.files, report.bytes) = (sums.files, sums.bytes);
+                for wrong in account.wrong {
+                    let reason = match wrong.pack {
+                        Some(pack) => format!("{} (pack {pack})", wrong.why),
+                        None => wrong.why.clone(),
+                    };
+                    report.unreadable.push(Item::new(wrong.path.as_bytes(), &reason));
+                }
+            }
+            Verify::Directory(dir) => {
+                let chosen = chosen.named_at(dir);
+                compare(&chosen, dir, &options, &meter, &stop, &mut report)?;
+            }
+        }
+        Ok(report)
+    };
+    tokio::task::spawn_blocking(work).await.map_err(|_| TransferError::Broken { what: "the verification" })?
+}
+
+/// Walks the directory and the version side by side.
+fn compare(
+    chosen: &Chosen,
+    dir: &Path,
+    options: &VerifyOptions,
+    meter: &Meter,
+    stop: &CancellationToken,
+    report: &mut VerifyReport,
+) -> Result<(), TransferError> {
+    let mut walk = Walk::open(&WalkOptions {
+        paths: vec![dir.to_owned()],
+        temp_dir: options.temp_dir.clone(),
+        ..WalkOptions::default()
+    })?;
+    let mut pairs = chosen.pairs()?;
+    let mut next_pair = || -> Result<Option<Entry>, TransferError> {
+        let pair: Option<Pair> =
+            pairs.next().transpose().map_err(|error| bad(&options.reference, &error.to_string()))?;
+        Ok(pair.map(|(entry, _)| entry))
+    };
+    let (mut here, mut there) = (next_found(&mut walk, report), next_pair()?);
+    loop {
+        if stop.is_cancelled() {
+            return Err(Error::Interrupted.into());
+        }
+        let order = match (&here, &there) {
+            (None, None) => return Ok(()),
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (Some(here), Some(there)) => here.path.cmp(&there.path),
+        };
+        if order != Ordering::Less
+            && let Some(entry) = there.take()
+        {
+            if let Kind::File { size, hardlink, .. } = &entry.kind {
+                report.files += 1;
+                Meter::add(&meter.files, 1);
+                if hardlink.is_none() {
+                    report.bytes += size;
+                    Meter::add(&meter.bytes, *size);
+                }
+            }
+            match &here {
+                Some(found) if order == Ordering::Equal => differences(found, &entry, report),
+                _ => add(&mut report.missing, &entry.path, "missing"),
+            }
+            there = next_pair()?;
+        }
+        if order != Ordering::Greater {
+            if order == Ordering::Less
+                && let Some(found) = &here
+            {
+                add(&mut report.extra, &found.path, kind_of(&found.what));
+            }
+            here = next_found(&mut walk, report);
+        }
+    }
+}
+
+fn next_found(walk: &mut Walk, report: &mut VerifyReport) -> Option<Found> {
+    loop {
+        match walk.next()? {
+            Step::Found(found) => return Some(found),
+            Step::Skipped(item) => push(&mut report.extra, item),
+            Step::Failed(item) => push(&mut report.unreadable, item),
+        }
+    }
+}
+
+/// Compares one entry with what is there; the first difference is told.
+fn differences(found: &Found, entry: &Entry, report: &mut VerifyReport) {
+    let mut differ = |what: &str| add(&mut report.differs, &entry.path, what);
+    match (&entry.kind, &found.what) {
+        (Kind::Dir { mode }, What::Dir) => {
+            if *mode != found.mode {
+                differ("mode");
+            }
+        }
+        (Kind::Symlink { target, .. }, What::Symlink(there)) => {
+            if target != there {
+                differ("target");
+            }
+        }
+        (Kind::File { hardlink: Some(first), .. }, What::HardLink { first: there, .. }) => {
+            if first != there {
+                differ("hardlink");
+            }
+        }
+        (Kind::File { hardlink: None, .. }, What::HardLink { .. })
+        | (Kind::File { hardlink: Some(_), .. }, What::File { .. }) => differ("hardlink"),
+        (Kind::File { size, mode, mtime, digest, hardlink: None }, What::File { .. }) => {
+            if *size != found.stamp.size {
+                return differ("size");
+            }
+            match read_file(found) {
+                Ok(actual) if actual != *digest => differ("digest"),
+                Ok(_) if *mode != found.mode => differ("mode"),
+                Ok(_) if *mtime != found.stamp.mtime.clamped() => differ("mtime"),
+                Ok(_) => {}
+                Err(reason) => add(&mut report.unreadable, &entry.path, &reason),
+            }
+        }
+        _ => differ("kind"),
+    }
+}
+
+fn kind_of(what: &What) -> &'static str {
+    match what {
+        What::Dir => "directory",
+        What::File { .. } | What::HardLink { .. } => "file",
+        What::Symlink(_) => "symlink",
+    }
+}
+
+fn add(list: &mut Vec<Item>, path: &RelPath, reason: &str) {
+    push(list, Item::new(path.as_bytes(), reason));
+}
+
+fn push(list: &mut Vec<Item>, item: Item) {
+    if list.len() < PushReport::MAX_ITEMS {
+        list.push(item);
+    }
+}
+
+fn bad(reference: &str, why: &str) -> TransferError {
+    TransferError::BadVersion { reference: reference.to_owned(), what: "tree or layout", why: why.to_owned() }
 }

@@ -4,6 +4,27 @@
 //! directory handles that never follow a link below DEST. A file that differs is only replaced when a pull wrote it or the
 //! caller says so, and that is found out before anything is changed.
 
+mod conduct;
+mod copy;
+mod dest;
+mod finish;
+mod large;
+mod reads;
+mod record;
+mod run;
+mod scan;
+mod settle;
+mod window;
+mod write;
+
+pub use run::pull;
+
+pub(in crate::client) use large::read_found as read_file;
+pub(in crate::client) use run::{Pipeline, resolve};
+pub(in crate::client) use scan::Decisions as Scanning;
+pub(in crate::client) use settle::Later as Waiting;
+pub(in crate::client) use write::Sink;
+
 use crate::client::push::Item;
 use crate::client::rate::Limit;
 use crate::content::digest::Digest;
@@ -22,7 +43,7 @@ pub struct Select {
     /// Globs relative to the selected root; all when empty.
     pub include: Vec<String>,
     pub exclude: Vec<String>,
-    /// `(i, n)`, 1-based: files (hard-link groups together) are dealt round in tree order.
+    /// `(i, n)`, 1-based: entries are dealt by the hash of their paths.
     pub shard: Option<(u32, u32)>,
 }
 

@@ -369,12 +369,17 @@ fn below(parent: Option<&RelPath>, name: &[u8]) -> Result<RelPath, PathError> {
     }
 }
 
+/// The word for a full disk or an exhausted quota.
+pub(super) const NO_SPACE: &str = "no_space";
+
 /// A stable word for an error of the file system.
 pub(super) fn errno_reason(error: Errno) -> String {
     match error {
         Errno::ACCESS | Errno::PERM => "permission_denied".to_owned(),
         Errno::NOENT | Errno::STALE => "vanished".to_owned(),
         Errno::LOOP | Errno::NOTDIR => "changed".to_owned(),
+        Errno::ISDIR => "changed".to_owned(),
+        Errno::NOSPC | Errno::DQUOT => NO_SPACE.to_owned(),
         Errno::IO => "io_error".to_owned(),
         Errno::MFILE | Errno::NFILE => "too_many_open_files".to_owned(),
         other => format!("errno_{}", other.raw_os_error()),

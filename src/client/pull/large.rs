@@ -1,0 +1,166 @@
+//! A file that is being written: its temporary name, its bytes, and how it gets its own name.
+//!
+//! Until the rename nothing of it is visible under its name; a file that is given up is unlinked.
+
+use super::Durability;
+use super::dest::{Dest, Dirs, Missing, mode, timestamps};
+use super::window::{FileJob, Run};
+use crate::client::walk::{Found, READ, Stamp, errno_reason};
+use crate::content::buffer::AlignedBuf;
+use crate::content::digest::{Digest, Hasher};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{Advice, AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const CREATE: OFlags =
+    OFlags::RDWR.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// A temporary file. Dropped before it was finished, it is unlinked.
+#[derive(Debug)]
+pub(super) struct LargeFile {
+    file: OwnedFd,
+    dir: OwnedFd,
+    temporary: String,
+    finished: AtomicBool,
+}
+
+/// How a file's bytes are proven once more after they were written.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::client) struct Finish {
+    pub durability: Durability,
+    pub mode_mask: u32,
+}
+
+/// Why a file did not get its name.
+#[derive(Debug)]
+pub(super) enum Unfinished {
+    Io(Errno),
+    /// What was read back is not what was written.
+    ReadBack(Digest),
+}
+
+impl From<Errno> for Unfinished {
+    fn from(error: Errno) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl LargeFile {
+    /// A new temporary file beside where the file will be.
+    pub fn create(dest: &Dest, dirs: &mut Dirs, job: &FileJob) -> Result<Self, Errno> {
+        let dir = dirs.parent(&job.path, Missing::Fail)?;
+        let (file, temporary) = create(dest, dir)?;
+        let dir = rustix::io::fcntl_dupfd_cloexec(dir, 0)?;
+        Ok(Self { file, dir, temporary, finished: AtomicBool::new(false) })
+    }
+
+    /// Writes runs; holes are left out, so the file stays sparse there.
+    pub fn write(&self, runs: &[Run], slot: &AlignedBuf) -> Result<(), Errno> {
+        write_runs(&self.file, runs, slot)
+    }
+
+    /// Gives the file its length, mode, times and name. The bytes were proven by the caller.
+    pub fn finish(&self, job: &FileJob, how: Finish) -> Result<Stamp, Unfinished> {
+        let stamp = name(&self.file, self.dir.as_fd(), &self.temporary, job, how)?;
+        self.finished.store(true, Ordering::Relaxed);
+        Ok(stamp)
+    }
+}
+
+impl Drop for LargeFile {
+    fn drop(&mut self) {
+        if !self.finished.load(Ordering::Relaxed) {
+            let _ = rustix::fs::unlinkat(&self.dir, &*self.temporary, AtFlags::empty());
+        }
+    }
+}
+
+/// Gives a written file its length, mode, times and name.
+pub(super) fn name(
+    file: &OwnedFd,
+    dir: BorrowedFd<'_>,
+    temporary: &str,
+    job: &FileJob,
+    how: Finish,
+) -> Result<Stamp, Unfinished> {
+    if job.layout.segments.last().is_some_and(|last| last.pack.is_none()) {
+        rustix::fs::ftruncate(file, job.size)?;
+    }
+    if how.durability == Durability::ReadBack {
+        rustix::fs::fsync(file)?;
+        rustix::fs::fadvise(file, 0, None, Advice::DontNeed)?;
+        let actual = read_back(file, job.size)?;
+        if actual != job.digest {
+            return Err(Unfinished::ReadBack(actual));
+        }
+    }
+    rustix::fs::fchmod(file, mode(job.mode & how.mode_mask))?;
+    rustix::fs::futimens(file, &timestamps(job.mtime))?;
+    rustix::fs::renameat(dir, temporary, dir, job.path.name())?;
+    if how.durability == Durability::ReadBack {
+        rustix::fs::fsync(file)?;
+    }
+    Ok(Stamp::of(&rustix::fs::fstat(file)?))
+}
+
+/// A new file under a temporary name.
+pub(super) fn create(dest: &Dest, dir: BorrowedFd<'_>) -> Result<(OwnedFd, String), Errno> {
+    let temporary = dest.temporary();
+    let file = rustix::fs::openat(dir, &*temporary, CREATE, Mode::RUSR | Mode::WUSR)?;
+    Ok((file, temporary))
+}
+
+/// Writes all runs that are no holes.
+pub(super) fn write_runs(file: &OwnedFd, runs: &[Run], slot: &AlignedBuf) -> Result<(), Errno> {
+    for run in runs {
+        let Some(at) = run.at else { continue };
+        let mut bytes = &slot[at..at + usize::try_from(run.length).expect("a run fits its buffer")];
+        let mut offset = run.offset;
+        while !bytes.is_empty() {
+            match rustix::io::pwrite(file, bytes, offset) {
+                Ok(0) => return Err(Errno::IO),
+                Ok(written) => {
+                    bytes = &bytes[written..];
+                    offset += written as u64;
+                }
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The digest of what lies on the disk.
+pub(super) fn read_back(file: impl AsFd, size: u64) -> Result<Digest, Errno> {
+    let mut buffer = AlignedBuf::new(usize::try_from(size.min(1 << 20)).expect("small").max(1));
+    let mut hasher = Hasher::new();
+    let mut at = 0;
+    loop {
+        match rustix::io::pread(&file, &mut buffer[..], at) {
+            Ok(0) => return Ok(hasher.finalize()),
+            Ok(read) => {
+                hasher.update(&buffer[..read]);
+                at += read as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// The digest of a file that a walk found, read now.
+pub(in crate::client) fn read_found(found: &Found) -> Result<Digest, String> {
+    let read = || {
+        let file = rustix::fs::openat(&found.place.dir, &found.place.name, READ, Mode::empty())?;
+        read_back(&file, found.stamp.size)
+    };
+    read().map_err(errno_reason)
+}
+
+/// The shared temporary file of a job, made by whoever comes first.
+pub(super) fn shared<'j>(dest: &Arc<Dest>, dirs: &mut Dirs, job: &'j FileJob) -> Result<&'j LargeFile, String> {
+    job.large.get_or_init(|| LargeFile::create(dest, dirs, job).map_err(errno_reason)).as_ref().map_err(Clone::clone)
+}

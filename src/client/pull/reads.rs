@@ -1,0 +1,97 @@
+//! The reads of a pull, and the loop of its workers.
+//!
+//! Two windows are read at a time, two ranges of each: four reads in flight. What a pack does not give damages the files in it and is
+//! told with them; only what concerns the whole transfer (the network, the layout gone) ends it.
+
+use super::finish::Event;
+use super::window::{Fetched, Job};
+use super::write::Writer;
+use crate::client::Error;
+use crate::client::context::TransferError;
+use crate::client::fetch::Packs;
+use bytes::Bytes;
+use futures::stream::{self, FuturesUnordered, StreamExt};
+use std::sync::mpsc::{Receiver, SyncSender};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Windows read at a time.
+const WINDOWS: usize = 2;
+/// Reads of one window at a time.
+const READS: usize = 2;
+
+/// Reads windows until there are no more.
+pub(super) async fn run(
+    packs: Arc<Packs>,
+    mut windows: tokio::sync::mpsc::Receiver<Job>,
+    fetched: SyncSender<Fetched>,
+    inbox: SyncSender<Event>,
+) {
+    let mut running = FuturesUnordered::new();
+    let mut open = true;
+    while open || !running.is_empty() {
+        tokio::select! {
+            job = windows.recv(), if open && running.len() < WINDOWS => match job {
+                Some(job) => running.push(window(&packs, job)),
+                None => open = false,
+            },
+            Some(done) = running.next() => {
+                // Both channels have room for all windows under way, so neither call waits.
+                let sent = match done {
+                    Ok(done) => fetched.send(done).is_ok(),
+                    Err(error) => inbox.send(Event::Failed(error)).is_ok(),
+                };
+                if !sent {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+async fn window(packs: &Packs, job: Job) -> Result<Fetched, TransferError> {
+    let reads = job.window.reads.iter().map(|read| (read.pack, read.range.clone()));
+    let reads: Vec<_> = reads.collect();
+    let mut parts = Vec::with_capacity(reads.len());
+    let mut answers = stream::iter(reads.into_iter().map(|(pack, range)| packs.read(pack, range))).buffered(READS);
+    while let Some(answer) = answers.next().await {
+        parts.push(tell(answer)?);
+    }
+    drop(answers);
+    Ok(Fetched { job, parts })
+}
+
+/// What a pack could not give, in words, where that is the pack's fault.
+fn tell(answer: Result<Vec<Bytes>, TransferError>) -> Result<Result<Vec<Bytes>, String>, TransferError> {
+    match answer {
+        Ok(parts) => Ok(Ok(parts)),
+        Err(error) if is_pack_fault(&error) => Ok(Err(error.to_string())),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether an error concerns one pack and not the transfer.
+pub(super) fn is_pack_fault(error: &TransferError) -> bool {
+    match error {
+        TransferError::BadPack { .. } | TransferError::Api(Error::UrlRefused { .. } | Error::Protocol { .. }) => true,
+        TransferError::Api(Error::Refused(problem)) => {
+            problem.code != "layout_gone" && !matches!(problem.status, 401 | 403 | 429 | 502..=504)
+        }
+        _ => false,
+    }
+}
+
+/// Decodes and writes windows until there are no more.
+pub(super) fn work(mut writer: Writer, fetched: &Mutex<Receiver<Fetched>>, inbox: &SyncSender<Event>) {
+    loop {
+        let next = fetched.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok(next) = next else { return };
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| writer.window(next)));
+        let event = match done {
+            Ok(done) => Event::Done(done),
+            Err(_) => Event::Failed(TransferError::Broken { what: "a worker" }),
+        };
+        if inbox.send(event).is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! A pull from its begin to its end.
+//!
+//! Version, tree and layout first; then what is at DEST is looked at, without changing it; then everything moves at once: one
+//! planning thread, reads as async tasks, workers that decode and write, one thread that keeps the order. When a layout is
+//! replaced meanwhile (repack), the pull begins again and keeps what is there.
+
+use super::conduct::{Conducted, Conductor};
+use super::dest::Dest;
+use super::finish::{Account, Finisher, Wrong};
+use super::large::Finish;
+use super::reads;
+use super::record::Records;
+use super::scan::{Decisions, Scan};
+use super::settle::Later;
+use super::window::room;
+use super::write::{Sink, Writer};
+use super::{Durability, OutsideLinks, PullOptions, PullReport};
+use crate::api::datasets::Version;
+use crate::client::api::route;
+use crate::client::context::TransferError;
+use crate::client::download::{Fetched, fetch_tree_and_layout};
+use crate::client::fetch::Packs;
+use crate::client::progress::{Meter, Phase};
+use crate::client::select::Chosen;
+use crate::client::{Context, rate, stat_cache};
+use crate::content::buffer::AlignedBuf;
+use crate::content::plan::Limits;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::sync_channel;
+use std::{io, thread};
+
+/// Times that a replaced layout is followed.
+const LAYOUTS: u32 = 5;
+/// Windows under way.
+const WINDOWS: usize = 4;
+
+/// Pulls. When the caller cancels: [`crate::client::Error::Interrupted`]; the same call later keeps what is whole.
+pub async fn pull(context: &Context, options: PullOptions) -> Result<PullReport, TransferError> {
+    let meter = Arc::new(Meter::default());
+    let mut report = Box::pin(context.watch(&meter, pull_version(context, &options, &meter))).await?;
+    report.seconds = meter.elapsed().as_secs_f64();
+    report.fetched_bytes = meter.network_bytes.load(Ordering::Relaxed);
+    for warning in &report.warnings {
+        context.reporter.warn(warning);
+    }
+    Ok(report)
+}
+
+async fn pull_version(
+    context: &Context,
+    options: &PullOptions,
+    meter: &Arc<Meter>,
+) -> Result<PullReport, TransferError> {
+    for _ in 1..LAYOUTS {
+        match once(context, options, meter).await {
+            Err(TransferError::Api(error)) if error.is("layout_gone") => {
+                tracing::info!("the version's layout was replaced; going on by the new one");
+                meter.restart();
+            }
+            other => return other,
+        }
+    }
+    once(context, options, meter).await
+}
+
+/// The version that a reference names.
+pub(in crate::client) async fn resolve(context: &Context, reference: &str) -> Result<Version, TransferError> {
+    let is_id = uuid::Uuid::try_parse(reference).is_ok();
+    let path = match is_id {
+        true => route(&["v1", "versions", reference], &[]),
+        false => route(&["v1", "resolve"], &[("ref", reference)]),
+    };
+    Ok(context.api.get(&path).await?)
+}
+
+async fn once(context: &Context, options: &PullOptions, meter: &Arc<Meter>) -> Result<PullReport, TransferError> {
+    context.check()?;
+    meter.enter(Phase::Prepare);
+    let version = resolve(context, &options.reference).await?;
+    let fetched = fetch_tree_and_layout(context, &version, options.temp_dir.as_deref()).await?;
+    let packs = packs(context, options, meter, &version, &fetched)?;
+    meter.files_total.store(version.files, Ordering::Relaxed);
+    meter.bytes_total.store(version.bytes, Ordering::Relaxed);
+    let run = context.ids.uuid().simple().to_string();
+    let now = context.clock.now();
+    let work =
+        Work { options: options.clone(), version: version.clone(), fetched, packs, meter: Arc::clone(meter), run, now };
+    let runtime = tokio::runtime::Handle::current();
+    let guard = context.cancel.child_token();
+    let stop = guard.clone();
+    let _stop = guard.drop_guard();
+    tokio::task::spawn_blocking(move || work.run(&runtime, &stop))
+        .await
+        .map_err(|_| TransferError::Broken { what: "the pull's main thread" })?
+}
+
+fn packs(
+    context: &Context,
+    options: &PullOptions,
+    meter: &Arc<Meter>,
+    version: &Version,
+    fetched: &Fetched,
+) -> Result<Arc<Packs>, TransferError> {
+    let list = fetched.open().map_err(|error| bad(version, &error.to_string()))?.packs().to_vec().into();
+    let pace = rate::pace(&options.limit, &context.clock);
+    let packs = Packs::new(context.api.cancelled_by(context.cancel.clone()), Arc::clone(&context.clock), version, list);
+    Ok(Arc::new(packs.counted(Arc::clone(&meter.network_bytes), pace)))
+}
+
+/// Everything the threads of a pull need.
+struct Work {
+    options: PullOptions,
+    version: Version,
+    fetched: Fetched,
+    packs: Arc<Packs>,
+    meter: Arc<Meter>,
+    run: String,
+    now: jiff::Timestamp,
+}
+
+impl Work {
+    fn run(
+        self,
+        runtime: &tokio::runtime::Handle,
+        stop: &tokio_util::sync::CancellationToken,
+    ) -> Result<PullReport, TransferError> {
+        self.fetched.prove_tree(&self.version)?;
+        let chosen = Chosen::of(&self.options.select, &self.version, &self.fetched)?;
+        if self.options.outside_links == OutsideLinks::Refuse {
+            chosen.refuse_outside_links()?;
+        }
+        let dest = Arc::new(Dest::open(&chosen.directory(&self.options.dest), self.run.clone())?);
+        let chosen = chosen.named_at(&self.options.dest);
+        let records = self.options.cache_dir.as_ref().map(|cache| Records::of(cache, &dest)).transpose();
+        let records = records.map_err(TransferError::local(&*self.options.dest))?;
+        let decisions = self.decide(&dest, &chosen, records.as_ref())?;
+        let stale = records.as_ref().and_then(|records| records.begin(&self.run).ok().flatten());
+        self.meter.enter(Phase::Fetch);
+        let how = Finish { durability: self.options.durability, mode_mask: self.options.mode_mask };
+        let mut later = Later::new(self.options.temp_dir.as_deref())?;
+        let pipeline = Pipeline {
+            sink: Sink::Write(Arc::clone(&dest), how),
+            packs: Arc::clone(&self.packs),
+            meter: Arc::clone(&self.meter),
+            memory: self.options.memory,
+            local: self.options.local.clone(),
+            stale,
+            reference: self.version.reference.clone(),
+        };
+        let record = records.as_ref().and_then(|records| records.writer(self.now).ok());
+        let (sums, account) = pipeline.run(runtime, stop, &chosen, decisions, &mut later, record)?;
+        self.meter.enter(Phase::Settle);
+        let (mut failed, failed_links) = later.settle(&dest)?;
+        if let Some(record) = account.record
+            && let Err(error) = record.finish()
+        {
+            tracing::warn!(%error, "the record of this pull cannot be written; the next one reads all files");
+        }
+        sync(&dest, self.options.durability)?;
+        if let Some(records) = &records {
+            records.end();
+        }
+        if let Some(wrong) = account.wrong.into_iter().next() {
+            return Err(wrong.into_error());
+        }
+        failed.extend(sums.failed.iter().cloned());
+        failed.extend(account.failed);
+        let selected = chosen.digest()?;
+        Ok(PullReport {
+            reference: self.version.reference.clone(),
+            digest: self.version.digest.clone(),
+            selected_digest: selected.to_string(),
+            files: sums.files,
+            dirs: sums.dirs,
+            symlinks: sums.symlinks,
+            bytes: sums.bytes,
+            fetched_bytes: 0,
+            reused_bytes: sums.reused_bytes,
+            local_bytes: sums.local_bytes,
+            failed_count: account.failed_count + failed_links + sums.failed.len() as u64,
+            failed,
+            outside_links: sums.outside_links,
+            seconds: 0.0,
+            warnings: Vec::new(),
+        })
+    }
+
+    /// What to keep; refuses before anything is changed.
+    fn decide(&self, dest: &Arc<Dest>, chosen: &Chosen, records: Option<&Records>) -> Result<Decisions, TransferError> {
+        let free = free_bytes(dest).unwrap_or(u64::MAX);
+        let at = TransferError::local(&*dest.path);
+        if dest.is_empty().map_err(at)? && self.version.bytes <= free {
+            return Ok(Decisions::FetchAll);
+        }
+        self.meter.enter(Phase::Scan);
+        let scan = Scan {
+            dest,
+            record: records.map_or_else(stat_cache::Reader::none, Records::reader),
+            overwrite: self.options.overwrite,
+            temp: self.options.temp_dir.as_deref(),
+        };
+        let scanned = scan.run(&self.version.reference, chosen.pairs()?)?;
+        if scanned.needed > free {
+            return Err(TransferError::NoSpace { path: dest.path.clone(), needed: scanned.needed, free });
+        }
+        Ok(scanned.decisions)
+    }
+}
+
+/// The moving part, shared with verify.
+#[derive(Debug)]
+pub(in crate::client) struct Pipeline {
+    pub sink: Sink,
+    pub packs: Arc<Packs>,
+    pub meter: Arc<Meter>,
+    pub memory: u64,
+    pub local: Option<Arc<dyn super::LocalFiles>>,
+    pub stale: Option<String>,
+    pub reference: String,
+}
+
+impl Pipeline {
+    /// Runs planning, reads, workers and the ordering end until all is done. Call it from a thread that may block.
+    pub fn run(
+        self,
+        runtime: &tokio::runtime::Handle,
+        stop: &tokio_util::sync::CancellationToken,
+        chosen: &Chosen,
+        decisions: Decisions,
+        later: &mut Later,
+        record: Option<stat_cache::Writer>,
+    ) -> Result<(Conducted, Account), TransferError> {
+        let limits = limits(self.memory);
+        let workers = thread::available_parallelism().map_or(2, usize::from).min(8);
+        let list: Vec<_> = (0..).map_while(|pack| self.packs.id(pack)).collect();
+        let (slots_in, slots_out) = sync_channel(WINDOWS);
+        for _ in 0..WINDOWS {
+            let _ = slots_in.send(AlignedBuf::new(room(limits.window)));
+        }
+        let (windows, windows_out) = tokio::sync::mpsc::channel(WINDOWS);
+        let (fetched, fetched_out) = sync_channel(WINDOWS);
+        let fetched_out = std::sync::Mutex::new(fetched_out);
+        // Kept files come in runs; everything else is bounded by the windows.
+        let (inbox_in, inbox) = sync_channel(2 * WINDOWS + 16);
+        let finisher = Finisher::new(&self.sink, &list, &self.meter, slots_in, record);
+        let conductor = Conductor {
+            sink: self.sink.clone(),
+            packs: Arc::clone(&self.packs),
+            runtime: runtime.clone(),
+            cancel: stop.clone(),
+            meter: Arc::clone(&self.meter),
+            local: self.local.clone(),
+            stale: self.stale.clone(),
+            limits,
+            slots: slots_out,
+            windows,
+            inbox: inbox_in.clone(),
+            reference: self.reference.clone(),
+        };
+        let pairs = chosen.pairs()?;
+        let reads = reads::run(Arc::clone(&self.packs), windows_out, fetched, inbox_in.clone());
+        let reads = runtime.spawn(reads);
+        let outcome = thread::scope(|scope| {
+            let plan = scope.spawn(move || {
+                let outcome = conductor.run(pairs, decisions, later);
+                if outcome.is_err() {
+                    let _ = conductor.inbox.send(super::finish::Event::Stop);
+                }
+                outcome
+            });
+            for _ in 0..workers {
+                let (sink, inbox, fetched_out) = (self.sink.clone(), inbox_in.clone(), &fetched_out);
+                scope.spawn(move || reads::work(Writer::new(sink), fetched_out, &inbox));
+            }
+            drop(inbox_in);
+            let account = finisher.run(inbox);
+            // A planner that waits for a buffer or for room ends when the reads and this end are gone.
+            if account.is_err() {
+                reads.abort();
+            }
+            let plan = plan.join().unwrap_or(Err(TransferError::Broken { what: "the planning thread" }));
+            match (plan, account) {
+                (Ok(sums), Ok(account)) => Ok((sums, account)),
+                // The cause is the one that is no mere consequence.
+                (Err(TransferError::Broken { .. }), Err(error)) | (Ok(_), Err(error)) => Err(error),
+                (Err(error), _) => Err(error),
+            }
+        });
+        reads.abort();
+        outcome
+    }
+}
+
+/// Windows of a sixteenth of the memory: four of them raw and stored come to half of it.
+fn limits(memory: u64) -> Limits {
+    let window = (memory / 16).clamp(2 << 20, 32 << 20);
+    Limits { window, read: window, gap: 128 << 10, places: 4_096 }
+}
+
+/// Free bytes for this user at DEST.
+pub(super) fn free_bytes(dest: &Dest) -> io::Result<u64> {
+    let stat = rustix::fs::fstatvfs(&dest.root)?;
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+fn sync(dest: &Dest, durability: Durability) -> Result<(), TransferError> {
+    match durability {
+        Durability::Batch | Durability::ReadBack => {
+            rustix::fs::syncfs(&dest.root).map_err(|error| super::dest::local(&dest.path, error))
+        }
+    }
+}
+
+pub(in crate::client) fn bad(version: &Version, why: &str) -> TransferError {
+    TransferError::BadVersion { reference: version.reference.clone(), what: "tree or layout", why: why.to_owned() }
+}
+
+impl Wrong {
+    /// The typed error of the first damage.
+    pub fn into_error(self) -> TransferError {
+        match (self.actual, self.pack) {
+            (None, Some(pack)) => TransferError::BadPack { pack, why: format!("{} (`{}`)", self.why, self.path) },
+            (actual, pack) => TransferError::DigestMismatch {
+                path: self.path.to_string(),
+                expected: self.expected,
+                actual: actual.unwrap_or(self.expected),
+                pack,
+            },
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! What is at DEST already: kept where it is right, replaced where a pull wrote it or the caller says so, else told before
+//! anything is changed.
+//!
+//! Files are compared by digest: from the record where their stamps did not change and are settled, else by reading them. The
+//! decisions are one byte an entry, in a temporary file, in the order of the entries.
+
+use super::dest::{Dest, Dirs, Missing, in_the_way, local, look};
+use super::large::read_back;
+use crate::client::context::TransferError;
+use crate::client::download::temporary;
+use crate::client::stat_cache;
+use crate::client::walk::{READ, Stamp};
+use crate::content::digest::digest;
+use crate::content::layout::Line;
+use crate::content::merge::Pair;
+use crate::content::path::RelPath;
+use crate::content::tree::{Entry, Kind};
+use rustix::fs::{FileType, Mode, Stat};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io::{BufReader, BufWriter, Read, Seek, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Paths of files in the way that are named.
+const NAMED: usize = 20;
+
+/// What to do with one entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::client) enum Decision {
+    Fetch = 0,
+    Keep = 1,
+}
+
+/// Decisions in the order of the entries.
+#[derive(Debug)]
+pub(in crate::client) enum Decisions {
+    /// Nothing is there.
+    FetchAll,
+    Spooled(BufReader<File>),
+}
+
+impl Decisions {
+    pub fn next(&mut self) -> Result<Decision, TransferError> {
+        let Self::Spooled(file) = self else { return Ok(Decision::Fetch) };
+        let mut byte = [0];
+        file.read_exact(&mut byte).map_err(TransferError::local(std::env::temp_dir()))?;
+        Ok(if byte[0] == Decision::Keep as u8 { Decision::Keep } else { Decision::Fetch })
+    }
+}
+
+/// What a scan found.
+#[derive(Debug)]
+pub(in crate::client) struct Scanned {
+    pub decisions: Decisions,
+    /// Bytes that are to be written, holes left out.
+    pub needed: u64,
+}
+
+/// How to judge what is there.
+#[derive(Debug)]
+pub(in crate::client) struct Scan<'a> {
+    pub dest: &'a Arc<Dest>,
+    pub record: stat_cache::Reader,
+    pub overwrite: bool,
+    pub temp: Option<&'a Path>,
+}
+
+impl Scan<'_> {
+    /// Looks at every entry. Nothing is changed.
+    pub fn run(
+        mut self,
+        reference: &str,
+        pairs: impl Iterator<Item = Result<Pair, crate::content::merge::Error>>,
+    ) -> Result<Scanned, TransferError> {
+        let mut out = BufWriter::new(temporary(self.temp)?);
+        let mut dirs = Dirs::new(Arc::clone(self.dest));
+        let (mut needed, mut count, mut named) = (0_u64, 0_u64, Vec::new());
+        for pair in pairs {
+            let (entry, line) = pair.map_err(|error| TransferError::BadVersion {
+                reference: reference.to_owned(),
+                what: "tree or layout",
+                why: error.to_string(),
+            })?;
+            let found = self.entry(&mut dirs, &entry)?;
+            if found == Found::Foreign && !self.overwrite {
+                count += 1;
+                if named.len() < NAMED {
+                    named.push(entry.path.to_string());
+                }
+            }
+            let decision = if found == Found::Equal { Decision::Keep } else { Decision::Fetch };
+            if let (Decision::Fetch, Some(Line::File(layout))) = (decision, &line) {
+                let data = layout.segments.iter().filter(|segment| segment.pack.is_some());
+                needed += data.map(|segment| segment.raw).sum::<u64>();
+            }
+            out.write_all(&[decision as u8]).map_err(TransferError::local(std::env::temp_dir()))?;
+        }
+        if count > 0 {
+            return Err(TransferError::WouldOverwrite { dest: self.dest.path.clone(), count, paths: named });
+        }
+        let ended = out.into_inner().map_err(std::io::IntoInnerError::into_error);
+        let mut file = ended.map_err(TransferError::local(std::env::temp_dir()))?;
+        file.rewind().map_err(TransferError::local(std::env::temp_dir()))?;
+        Ok(Scanned { decisions: Decisions::Spooled(BufReader::new(file)), needed })
+    }
+
+    fn entry(&mut self, dirs: &mut Dirs, entry: &Entry) -> Result<Found, TransferError> {
+        let path = &entry.path;
+        let dir = match dirs.parent(path, Missing::Fail) {
+            Ok(dir) => dir,
+            Err(Errno::NOENT) => return Ok(Found::Nothing),
+            Err(Errno::NOTDIR | Errno::LOOP) => {
+                return Err(in_the_way(path, "one of the directories on the way is a link or a file"));
+            }
+            // Unreadable directories of ours are opened up when they are written to.
+            Err(Errno::ACCESS) => return Ok(Found::Nothing),
+            Err(error) => return Err(local(&self.dest.path, error)),
+        };
+        let stat = match look(dir, path.name()) {
+            Ok(Some(stat)) => stat,
+            Ok(None) | Err(Errno::ACCESS) => return Ok(Found::Nothing),
+            Err(Errno::NAMETOOLONG | Errno::ILSEQ | Errno::INVAL) => return Ok(Found::Nothing),
+            Err(error) => return Err(local(&self.dest.path, error)),
+        };
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        match &entry.kind {
+            Kind::Dir { .. } if kind == FileType::Directory => Ok(Found::Equal),
+            Kind::Dir { .. } => Err(in_the_way(path, "a directory belongs there, and something else is")),
+            _ if kind == FileType::Directory => Err(in_the_way(path, "a directory is where something else belongs")),
+            Kind::Symlink { target, .. } => Ok(self.symlink(dir, path, &stat, target)),
+            Kind::File { .. } => self.file(dir, entry, &stat),
+        }
+    }
+
+    fn symlink(&mut self, dir: rustix::fd::BorrowedFd<'_>, path: &RelPath, stat: &Stat, target: &[u8]) -> Found {
+        let stamp = Stamp::of(stat);
+        let _ = self.record.find(path, &stamp);
+        let there = rustix::fs::readlinkat(dir, path.name(), Vec::new());
+        if there.is_ok_and(|there| there.to_bytes() == target) {
+            return Found::Equal;
+        }
+        if self.record.wrote(path, &stamp).is_some() { Found::Ours } else { Found::Foreign }
+    }
+
+    fn file(&mut self, dir: rustix::fd::BorrowedFd<'_>, entry: &Entry, stat: &Stat) -> Result<Found, TransferError> {
+        let Kind::File { size, digest: wanted, hardlink, .. } = &entry.kind else { return Ok(Found::Nothing) };
+        let stamp = Stamp::of(stat);
+        let settled = self.record.find(&entry.path, &stamp);
+        let ours = self.record.wrote(&entry.path, &stamp).is_some();
+        let differs = if ours || hardlink.is_some() && stat.st_nlink > 1 { Found::Ours } else { Found::Foreign };
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || stamp.size != *size {
+            return Ok(differs);
+        }
+        if let Some(known) = settled {
+            return Ok(if known == *wanted { Found::Equal } else { differs });
+        }
+        let actual = match rustix::fs::openat(dir, entry.path.name(), READ, Mode::empty()) {
+            Ok(file) => read_back(&file, *size).ok(),
+            // Not readable, so not comparable: replaced if it is ours.
+            Err(_) => None,
+        };
+        Ok(if actual == Some(*wanted) { Found::Equal } else { differs })
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Found {
+    Nothing,
+    Equal,
+    /// Differs, and a pull wrote it.
+    Ours,
+    /// Differs, and who knows who wrote it.
+    Foreign,
+}
+
+/// The digest under which a symlink stands in the record.
+pub(in crate::client) fn link_digest(target: &[u8]) -> crate::content::digest::Digest {
+    digest(target)
+}

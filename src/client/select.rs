@@ -1,0 +1,174 @@
+//! Which part of a version a pull or a verification is about.
+//!
+//! A selection is a walk over the version's documents that leaves things out; it can be walked as often as needed. A file as
+//! root is put *at* DEST, so its entry takes DEST's name.
+
+use super::context::TransferError;
+use super::download::Fetched;
+use super::pull::Select;
+use super::walk::Globs;
+use crate::api::datasets::Version;
+use crate::content::digest::{Digest, digest};
+use crate::content::merge::{Error, Pair};
+use crate::content::path::{Profile, RelPath, symlink_escapes};
+use crate::content::select::Selection;
+use crate::content::tree::{Kind, TreeWriter};
+use std::fmt;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Links out of the tree that are named in an error.
+const NAMED: usize = 20;
+
+type Keep = Box<dyn Fn(&RelPath) -> bool + Send + Sync>;
+
+/// The chosen part.
+#[derive(Clone)]
+pub(super) struct Chosen {
+    version: Version,
+    fetched: Fetched,
+    /// None = everything.
+    selection: Option<Arc<Selection<Keep>>>,
+    /// The root is a single file.
+    is_file: bool,
+    /// Name that the single file gets.
+    rename: Option<RelPath>,
+}
+
+impl fmt::Debug for Chosen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Chosen").field("version", &self.version.reference).finish_non_exhaustive()
+    }
+}
+
+impl Chosen {
+    /// Reads the tree once where something is selected, to see that the root is there and which links lead where.
+    pub fn of(select: &Select, version: &Version, fetched: &Fetched) -> Result<Self, TransferError> {
+        let mut chosen =
+            Self { version: version.clone(), fetched: fetched.clone(), selection: None, is_file: false, rename: None };
+        if let Some(path) = &select.path {
+            chosen.is_file = chosen.root_is_file(path)?;
+        }
+        if select.path.is_none() && select.include.is_empty() && select.exclude.is_empty() && select.shard.is_none() {
+            return Ok(chosen);
+        }
+        let selection = Selection::survey(select.path.clone(), keep(select)?, chosen.all()?);
+        chosen.selection = Some(Arc::new(selection.map_err(|error| chosen.bad(&error))?));
+        Ok(chosen)
+    }
+
+    /// The directory that the entries lie in when they are put at `dest`.
+    pub fn directory(&self, dest: &Path) -> PathBuf {
+        match self.is_file {
+            true => dest.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned(),
+            false => dest.to_owned(),
+        }
+    }
+
+    /// The same, a single file under `dest`'s name.
+    pub fn named_at(mut self, dest: &Path) -> Self {
+        if self.is_file {
+            self.rename = dest.file_name().and_then(|name| RelPath::parse(name.as_bytes()).ok());
+        }
+        self
+    }
+
+    /// The chosen entries with their lines, in tree order.
+    pub fn pairs(&self) -> Result<Box<dyn Iterator<Item = Result<Pair, Error>> + Send + '_>, TransferError> {
+        let all = self.all()?;
+        let Some(selection) = &self.selection else { return Ok(Box::new(all)) };
+        let selected = selection.select(all);
+        Ok(match &self.rename {
+            None => Box::new(selected),
+            Some(name) => Box::new(selected.map(|pair| {
+                pair.map(|(mut entry, line)| {
+                    entry.path = name.clone();
+                    (entry, line)
+                })
+            })),
+        })
+    }
+
+    /// An error when a chosen symlink points out of the tree.
+    pub fn refuse_outside_links(&self) -> Result<(), TransferError> {
+        let (mut count, mut paths) = (0, Vec::new());
+        for pair in self.pairs()? {
+            let (entry, _) = pair.map_err(|error| self.bad(&error))?;
+            if let Kind::Symlink { target, .. } = &entry.kind
+                && symlink_escapes(&entry.path, target)
+            {
+                count += 1;
+                if paths.len() < NAMED {
+                    paths.push(entry.path.to_string());
+                }
+            }
+        }
+        if count == 0 { Ok(()) } else { Err(TransferError::OutsideLinks { count, paths }) }
+    }
+
+    /// The tree digest of exactly what was chosen.
+    pub fn digest(&self) -> Result<Digest, TransferError> {
+        if self.selection.is_none() {
+            return self.version.digest.parse().map_err(|_| self.broken("its digest is none"));
+        }
+        let mut writer =
+            TreeWriter::new(io::sink(), Profile::Posix).map_err(|error| self.broken(&error.to_string()))?;
+        for pair in self.pairs()? {
+            let (entry, _) = pair.map_err(|error| self.bad(&error))?;
+            writer.write(&entry).map_err(|error| self.broken(&error.to_string()))?;
+        }
+        Ok(writer.finish().map_err(|error| self.broken(&error.to_string()))?.0)
+    }
+
+    fn all(&self) -> Result<impl Iterator<Item = Result<Pair, Error>> + Send + use<>, TransferError> {
+        self.fetched.open().map_err(|error| self.bad(&error))
+    }
+
+    fn root_is_file(&self, root: &RelPath) -> Result<bool, TransferError> {
+        for pair in self.all()? {
+            let (entry, _) = pair.map_err(|error| self.bad(&error))?;
+            if entry.path == *root {
+                return Ok(!matches!(entry.kind, Kind::Dir { .. }));
+            }
+            if entry.path > *root {
+                break;
+            }
+        }
+        Err(TransferError::NoPath { reference: self.version.reference.clone(), path: root.to_string() })
+    }
+
+    fn bad(&self, error: &Error) -> TransferError {
+        self.broken(&error.to_string())
+    }
+
+    fn broken(&self, why: &str) -> TransferError {
+        let reference = self.version.reference.clone();
+        TransferError::BadVersion { reference, what: "tree or layout", why: why.to_owned() }
+    }
+}
+
+/// The test that a chosen path passes. Shards are dealt by the hash of the path, so the answer never depends on the others.
+fn keep(select: &Select) -> Result<Keep, TransferError> {
+    let include = Globs::new(&select.include)?;
+    let exclude = if select.exclude.is_empty() { None } else { Some(Globs::new(&select.exclude)?) };
+    let shard = select.shard;
+    if let Some((index, count)) = shard
+        && (index == 0 || index > count)
+    {
+        return Err(TransferError::BadPattern { pattern: format!("{index}/{count}") });
+    }
+    Ok(Box::new(move |path: &RelPath| {
+        let bytes = path.as_bytes();
+        include.matches(bytes)
+            && !exclude.as_ref().is_some_and(|exclude| exclude.matches(bytes))
+            && shard.is_none_or(|(index, count)| dealt(bytes, count) + 1 == index)
+    }))
+}
+
+fn dealt(path: &[u8], count: u32) -> u32 {
+    let hash = *digest(path).as_bytes();
+    let number = u64::from_le_bytes([hash[0], hash[1], hash[2], hash[3], hash[4], hash[5], hash[6], hash[7]]);
+    u32::try_from(number % u64::from(count)).unwrap_or(0)
+}
