@@ -161,11 +161,13 @@ fn compare(
         if order != Ordering::Less
             && let Some(entry) = there.take()
         {
-            if let Kind::File { size, .. } = &entry.kind {
+            if let Kind::File { size, hardlink, .. } = &entry.kind {
                 report.files += 1;
-                report.bytes += size;
                 Meter::add(&meter.files, 1);
-                Meter::add(&meter.bytes, *size);
+                if hardlink.is_none() {
+                    report.bytes += size;
+                    Meter::add(&meter.bytes, *size);
+                }
             }
             match &here {
                 Some(found) if order == Ordering::Equal => differences(found, &entry, report),

@@ -158,11 +158,9 @@ impl State<'_> {
                 self.sums.outside_links += u64::from(symlink_escapes(&entry.path, &target));
                 self.symlink(number, &entry.path, mtime, &target, decision)
             }
-            Kind::File { size, hardlink: Some(first), .. } => {
+            Kind::File { hardlink: Some(first), .. } => {
                 self.sums.files += 1;
-                self.sums.bytes += size;
                 Meter::add(&self.with.meter.files, 1);
-                Meter::add(&self.with.meter.bytes, size);
                 self.later.hard_link(&entry.path, &first)
             }
             Kind::File { size, mode, mtime, digest, hardlink: None } => {

@@ -199,7 +199,6 @@ impl Record {
             return Ok(());
         };
         Meter::add(&meter.files, 1);
-        Meter::add(&meter.bytes, size);
         self.entry(Entry { path, kind: Kind::File { size, mode, mtime, digest, hardlink: Some(first) } })
     }
 

@@ -15,7 +15,7 @@ use crate::api::uploads::{OpenUpload, Upload};
 use crate::client::api::route;
 use crate::client::context::TransferError;
 use crate::client::progress::{Meter, Phase};
-use crate::client::walk::{Walk, WalkOptions};
+use crate::client::walk::{Step, Walk, WalkOptions, What};
 use crate::client::{Context, Error, rate, stat_cache};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -133,13 +133,15 @@ impl Push<'_> {
             let began = std::time::Instant::now();
             let mut bytes = 0;
             while let Some(step) = walk.next() {
-                if let crate::client::walk::Step::Found(found) = step
-                    && let crate::client::walk::What::File { .. } | crate::client::walk::What::HardLink { .. } =
-                        found.what
-                {
-                    bytes += found.stamp.size;
+                if let Step::Found(found) = step {
+                    let size = match found.what {
+                        What::File { .. } => found.stamp.size,
+                        What::HardLink { .. } => 0,
+                        _ => continue,
+                    };
+                    bytes += size;
                     Meter::add(&meter.files_total, 1);
-                    Meter::add(&meter.bytes_total, found.stamp.size);
+                    Meter::add(&meter.bytes_total, size);
                 }
                 if cancel.is_cancelled() || began.elapsed().as_secs() >= 2 {
                     break;
