@@ -116,7 +116,7 @@ impl Service {
     pub async fn reload_tls(&self) -> Result<(), Error> {
         let paths = &self.app.settings.tls;
         if let (Some(config), Some(cert), Some(key)) = (&self.tls, &paths.cert, &paths.key) {
-            config.reload_from_pem_file(cert, key).await.map_err(Error::Tls)?;
+            config.reload_from_config(read_tls(cert, key).await?);
         }
         Ok(())
     }
@@ -205,7 +205,16 @@ fn origin(settings: &Settings, address: SocketAddr) -> String {
 
 async fn tls(settings: &Settings) -> Result<Option<RustlsConfig>, Error> {
     let (Some(cert), Some(key)) = (&settings.tls.cert, &settings.tls.key) else { return Ok(None) };
-    RustlsConfig::from_pem_file(cert, key).await.map(Some).map_err(Error::Tls)
+    Ok(Some(RustlsConfig::from_config(read_tls(cert, key).await?)))
+}
+
+/// Certificate and key from their files. Offers HTTP/1.1 alone, since a client that was offered more would choose what we do
+/// not speak.
+async fn read_tls(cert: &Path, key: &Path) -> Result<Arc<rustls::ServerConfig>, Error> {
+    let read = RustlsConfig::from_pem_file(cert, key).await.map_err(Error::Tls)?;
+    let mut config = (*read.get_inner()).clone();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
 }
 
 async fn refuse_shared_local_store(app: &App, replica: Uuid) -> Result<(), Error> {
