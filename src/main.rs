@@ -1,10 +1,11 @@
 //! Composition root: the only file that knows both houses.
 //!
-//! It reads the command line, hands `serve` and `store check` to the service's house, `agent` to its room and the rest to the
+//! It reads the command line, hands `serve` and `store check` to the service's house and the rest to the
 //! command line, and turns what they end with into an exit code.
 
-use dray::cli::serve::ServeArgs;
+use dray::cli::serve::{ServeArgs, StoreCheckArgs, StoreCommand};
 use dray::cli::{self, Command};
+use dray::client::Exit;
 use dray::config::{Flags, Settings};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
     let code = runtime.block_on(async {
         match cli.command {
             Command::Serve(args) => serve(&cli.global, args).await,
+            Command::Store(StoreCommand::Check(args)) => check_store(&cli.global, args).await,
             command => cli::run(cli::Cli { global: cli.global, command }).await,
         }
     });
@@ -44,5 +46,25 @@ async fn serve(global: &cli::session::Global, args: ServeArgs) -> ExitCode {
     match dray::server::serve(settings).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => cli::failed(global, "serve", &error),
+    }
+}
+
+async fn check_store(global: &cli::session::Global, args: StoreCheckArgs) -> ExitCode {
+    let flags = Flags { config: args.config, store: Some(args.url), ..Flags::default() };
+    let settings = match Settings::from_process(&flags) {
+        Ok(settings) => settings,
+        Err(error) => return cli::failed(global, "settings", &error),
+    };
+    cli::logging::start(global, "warn");
+    let shown = match dray::server::store_check(&settings.store_resolved()).await {
+        Ok(check) if check.refused => {
+            cli::show(global, &check.json, &check.text).and(Err(cli::Error::Ended(Exit::Failed)))
+        }
+        Ok(check) => cli::show(global, &check.json, &check.text),
+        Err(what) => Err(cli::Error::Role { role: "store_check", what, causes: Vec::new() }),
+    };
+    match shown {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => error.tell(global.format()),
     }
 }

@@ -163,10 +163,8 @@ impl Home {
 
     /// Takes a staging's directories away and forgets it. The space is free once [`Self::empty_trash`] has run.
     pub fn forget(&self, record: &Record, name: &str) -> Result<(), Error> {
-        let places = [
-            (self.job_dir(&record.job, record.epoch), "job"),
-            (self.sealed_dir(&record.job, record.epoch), "sealed"),
-        ];
+        let places =
+            [(self.job_dir(&record.job, record.epoch), "job"), (self.sealed_dir(&record.job, record.epoch), "sealed")];
         for (path, kind) in places {
             match fs::rename(&path, self.root.join("trash").join(format!("{name}-{kind}"))) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {

@@ -44,7 +44,9 @@ pub enum Error {
     InUse { path: PathBuf },
     #[error("`{}` is no Ed25519 key; move it away to make a new one, and add the node anew since the old key is enrolled", path.display())]
     BadKey { path: PathBuf },
-    #[error("the token belongs to node `{actual}`, not `{wanted}`; use the token that `dray node add {wanted}` printed")]
+    #[error(
+        "the token belongs to node `{actual}`, not `{wanted}`; use the token that `dray node add {wanted}` printed"
+    )]
     WrongNode { wanted: String, actual: String },
     #[error(transparent)]
     Service(#[from] ClientError),

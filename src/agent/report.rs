@@ -57,8 +57,7 @@ impl Progress {
 
     /// The next transfer counts from what is reached now.
     pub fn next_transfer(&self) {
-        let reached =
-            [&self.done, &self.reused, &self.store].map(|counter| counter.load(Ordering::Relaxed));
+        let reached = [&self.done, &self.reused, &self.store].map(|counter| counter.load(Ordering::Relaxed));
         *self.base.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = (reached[0], reached[1], reached[2]);
     }
 }
@@ -138,7 +137,9 @@ impl Voice {
                     return Err(Unheard::Refused(problem));
                 }
                 Err(Error::Interrupted) => return Err(Unheard::Stopped),
-                Err(error) => tracing::warn!(staging = %self.staging, %error, "the report was not heard; saying it again"),
+                Err(error) => {
+                    tracing::warn!(staging = %self.staging, %error, "the report was not heard; saying it again")
+                }
             }
             tokio::select! {
                 () = self.context.cancel.cancelled() => return Err(Unheard::Stopped),

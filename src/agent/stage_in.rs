@@ -192,14 +192,11 @@ impl StageIn {
     }
 
     async fn unready(&self) -> Result<(), Attempt> {
-        self.home
-            .save(&self.record(Phase::Pulling, None, 0))
-            .map_err(|error| staging_fault("local_io", error))?;
+        self.home.save(&self.record(Phase::Pulling, None, 0)).map_err(|error| staging_fault("local_io", error))?;
         if self.work.staging.state == StagingState::Ready {
-            let error = StagingError { code: "lost".to_owned(), detail: "a staged file was lost or changed".to_owned() };
-            self.voice
-                .say(&StagingReport { error: Some(error), ..self.voice.report(StagingState::Unready) })
-                .await?;
+            let error =
+                StagingError { code: "lost".to_owned(), detail: "a staged file was lost or changed".to_owned() };
+            self.voice.say(&StagingReport { error: Some(error), ..self.voice.report(StagingState::Unready) }).await?;
         }
         Ok(())
     }
@@ -219,9 +216,7 @@ impl StageIn {
             return Err(no_space(needed, free));
         }
         let local = |error: std::io::Error| staging_fault("local_io", error);
-        self.home
-            .save(&self.record(Phase::Pulling, None, 0))
-            .map_err(|error| staging_fault("local_io", error))?;
+        self.home.save(&self.record(Phase::Pulling, None, 0)).map_err(|error| staging_fault("local_io", error))?;
         std::fs::DirBuilder::new().mode(0o755).create(job_dir).map_err(local)
     }
 
@@ -261,8 +256,7 @@ impl StageIn {
         options.temp_dir = Some(self.home.temp());
         options.durability = Durability::ReadBack;
         options.mode_mask = MODE_MASK;
-        options.outside_links =
-            if input.spec.allow_outside_links { OutsideLinks::Keep } else { OutsideLinks::Refuse };
+        options.outside_links = if input.spec.allow_outside_links { OutsideLinks::Keep } else { OutsideLinks::Refuse };
         Ok(options)
     }
 
@@ -293,7 +287,10 @@ struct Pulled {
 impl Pulled {
     fn add(&mut self, report: &PullReport) -> Result<(), Attempt> {
         if let Some(first) = report.failed.first() {
-            let text = format!("{} entries could not be staged, `{}` first: {}", report.failed_count, first.path, first.reason);
+            let text = format!(
+                "{} entries could not be staged, `{}` first: {}",
+                report.failed_count, first.path, first.reason
+            );
             return Err(staging_fault(&first.reason, text));
         }
         self.files += report.files;
@@ -326,7 +323,10 @@ fn staging_fault(code: &str, detail: impl std::fmt::Display) -> Attempt {
 }
 
 fn no_space(needed: u64, free: u64) -> Attempt {
-    staging_fault("no_space", format!("{needed} bytes needed on the node, {free} free; free some, or lease another node"))
+    staging_fault(
+        "no_space",
+        format!("{needed} bytes needed on the node, {free} free; free some, or lease another node"),
+    )
 }
 
 fn pull_fault(error: TransferError, home: &Home) -> Attempt {

@@ -114,8 +114,12 @@ impl StageOut {
         voice.output(&spec.name, OutputState::Storing, found.facts()).await?;
         match self.push(spec, &sealed).await? {
             Ok(report) => {
-                let facts =
-                    OutputFacts { files: report.files, bytes: report.bytes, version: report.version_id, ..found.facts() };
+                let facts = OutputFacts {
+                    files: report.files,
+                    bytes: report.bytes,
+                    version: report.version_id,
+                    ..found.facts()
+                };
                 voice.output(&spec.name, OutputState::Stored, facts).await
             }
             Err(error) => {
@@ -244,7 +248,9 @@ impl Sealer<'_> {
                 };
             }
             _ if !wanted => {}
-            FileType::RegularFile if stat.st_nlink > 1 && stat.st_uid != self.owner => found.skip(path, "foreign_hard_link"),
+            FileType::RegularFile if stat.st_nlink > 1 && stat.st_uid != self.owner => {
+                found.skip(path, "foreign_hard_link")
+            }
             FileType::RegularFile => {
                 self.file(dir, name, &place(into, path)?)?;
                 found.files += 1;
@@ -317,7 +323,8 @@ mod tests {
         std::fs::write(out.join("other"), "not asked for").expect("written");
         std::os::unix::fs::symlink("../../token", out.join("d/stolen")).expect("linked");
         std::os::unix::fs::symlink("deep/a", out.join("d/near")).expect("linked");
-        rustix::fs::mknodat(rustix::fs::CWD, out.join("d/pipe"), FileType::Fifo, Mode::from_raw_mode(0o600), 0).expect("a pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, out.join("d/pipe"), FileType::Fifo, Mode::from_raw_mode(0o600), 0)
+            .expect("a pipe");
         for _ in 0..2 {
             let found = seal(&out, &sealed, &["d/**".to_owned()]).expect("sealed");
             assert_eq!((found.files, found.bytes), (1, 5));

@@ -65,8 +65,7 @@ pub async fn fetch(context: &Context, home: &Home, job: &Job) -> Result<Trees, F
         let path = route(&["v1", "versions", &input.version.id, "tree"], &[]);
         let local = |source| ClientError::Local { path: home.temp(), source };
         let mut file = tempfile::tempfile_in(home.temp()).map_err(|error| Fault::Transient(local(error)))?;
-        let mut download =
-            context.api.get_stream(Target::Service(&path), None).await.map_err(refused_or_transient)?;
+        let mut download = context.api.get_stream(Target::Service(&path), None).await.map_err(refused_or_transient)?;
         while let Some(part) = download.next().await.map_err(refused_or_transient)? {
             if download.position() > MAX_DOCUMENT {
                 return Err(fault("bad_tree", format!("the tree of `{}` is too large", input.version.reference)));
@@ -124,10 +123,14 @@ impl Trees {
                     let Kind::File { size, digest, .. } = item.entry.kind else { continue };
                     let path = item.entry.path.as_bytes();
                     let fact = Fact::of(&dir, path, digest).map_err(|error| {
-                        fault("local_io", format!("`{}` cannot be seen after it was verified: {error}", item.entry.path))
+                        fault(
+                            "local_io",
+                            format!("`{}` cannot be seen after it was verified: {error}", item.entry.path),
+                        )
                     })?;
                     if fact.size != size {
-                        let text = format!("`{}` has {} bytes after it was verified with {size}", item.entry.path, fact.size);
+                        let text =
+                            format!("`{}` has {} bytes after it was verified with {size}", item.entry.path, fact.size);
                         return Err(fault("changed", text));
                     }
                     serde_json::to_writer(&mut out, &fact).map_err(|error| local(error.into()))?;

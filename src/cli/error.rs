@@ -3,6 +3,7 @@
 //! Told once: in words on stderr (`error`, `caused by`, `hint`), or with `--json` as one document on stdout.
 
 use super::output::{self, Format, clean};
+use crate::agent::Error as AgentError;
 use crate::client::{Error as ClientError, Exit, TransferError};
 use serde_json::{Value, json};
 use std::borrow::Cow;
@@ -45,7 +46,9 @@ pub enum Error {
     /// A step of the demonstration.
     #[error("{step}: {why}")]
     Demo { step: &'static str, why: String },
-    /// A role that another room runs: `serve`, `agent`, a probe of a store.
+    #[error(transparent)]
+    Agent(#[from] AgentError),
+    /// A role that another room runs: `serve`, a probe of a store.
     #[error("{what}")]
     Role { role: &'static str, what: String, causes: Vec<String> },
     /// Everything was told already; only the exit code is left.
@@ -71,6 +74,7 @@ impl Error {
             Self::BadReceipt { .. } => "bad_receipt",
             Self::NoPath { .. } => "no_such_path",
             Self::Demo { .. } => "demo",
+            Self::Agent(error) => error.code(),
             Self::Role { role, .. } => role,
             Self::Ended(_) => "ended",
         }
@@ -88,6 +92,7 @@ impl Error {
             Self::BadReceipt { .. } => "receipt refused",
             Self::NoPath { .. } => "no such path",
             Self::Demo { .. } => "demonstration",
+            Self::Agent(_) => "agent",
             Self::Role { role, .. } => role,
             Self::Ended(_) => "ended",
         }
@@ -97,6 +102,7 @@ impl Error {
         Some(Cow::Borrowed(match self {
             Self::Api(error) => return error.hint(),
             Self::Transfer(error) => return error.hint(),
+            Self::Agent(AgentError::Service(error)) => return error.hint(),
             Self::Usage { hint, .. } => hint,
             Self::Local { .. } => "see that it exists, is yours and has room",
             Self::BadFile { .. } => "correct it and run the same command again",
@@ -105,7 +111,7 @@ impl Error {
             Self::NoPath { .. } => "`dray ls` shows what there is",
             Self::Demo { .. } => "the logs lie in the demonstration's directory, named above",
             // Their texts say what to do.
-            Self::Role { .. } => return None,
+            Self::Role { .. } | Self::Agent(_) => return None,
             Self::Stdout(_) | Self::Ended(_) => return None,
         }))
     }
@@ -130,6 +136,7 @@ impl Error {
         match self {
             Self::Api(error) => error.exit().code(),
             Self::Transfer(error) => error.exit().code(),
+            Self::Agent(AgentError::Service(error)) => error.exit().code(),
             Self::Usage { .. } => USAGE,
             Self::Ended(exit) => exit.code(),
             // The reader of our output has seen enough (`dray ls | head`).

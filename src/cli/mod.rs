@@ -1,12 +1,14 @@
 //! The command line: words in, one document or text out, an exit code.
 //!
 //! A file per group of verbs. Each verb takes its flags and a [`session::Session`], calls the client, and prints through
-//! [`output`]; none decides about data. `serve`, `agent` and `store check` are only parsed here: `main` runs them.
+//! [`output`]; none decides about data. `serve` and `store check` are only parsed here: `main` runs them.
 //!
 //! Exit codes: 0 done, 1 refused or failed, 2 usage, 3 partial, 4 network or service unavailable, 130 interrupted.
 
 mod admin;
+mod agent;
 mod browse;
+mod demo;
 mod diff;
 mod error;
 mod interrupt;
@@ -16,6 +18,7 @@ mod listing;
 pub mod logging;
 pub mod output;
 mod progress;
+mod pull;
 mod push;
 mod receipt;
 mod reference;
@@ -53,8 +56,12 @@ const AFTER: &str =
 /// Every verb.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
+    Demo(demo::DemoArgs),
     Serve(serve::ServeArgs),
+    Agent(agent::AgentArgs),
     Push(push::PushArgs),
+    Pull(pull::PullArgs),
+    Verify(pull::VerifyArgs),
     Ls(browse::LsArgs),
     Log(browse::LogArgs),
     /// Show a version, or one entry of it
@@ -82,11 +89,16 @@ pub enum Command {
     Node(admin::NodeCommand),
     #[command(subcommand)]
     Webhook(admin::WebhookCommand),
+    #[command(subcommand)]
+    Store(serve::StoreCommand),
     Login(admin::LoginArgs),
     /// Print a shell's completion script
     Completions {
         shell: clap_complete::Shell,
     },
+    /// The demonstration's job: hashes every file under a directory
+    #[command(hide = true)]
+    DemoJob(demo::JobArgs),
 }
 
 /// Reads the command line. On `Err` everything was told, and the process ends with the code.
@@ -112,6 +124,12 @@ pub fn failed(global: &Global, role: &'static str, error: &dyn std::error::Error
     Error::Role { role, what: error.to_string(), causes }.tell(global.format())
 }
 
+/// Prints a finished document, or the same as text.
+pub fn show(global: &Global, document: &serde_json::Value, text: &str) -> Result<(), Error> {
+    let lines: Vec<String> = text.lines().map(output::clean).collect();
+    Ok(output::show(global.format(), document, |out| writeln!(out, "{}", lines.join("\n")))?)
+}
+
 /// Prints finished text.
 pub fn print(text: &str) -> ExitCode {
     match output::show(Format::Human, &(), |out| out.write_all(text.as_bytes())) {
@@ -122,7 +140,8 @@ pub fn print(text: &str) -> ExitCode {
 
 /// Runs every verb but those that `main` hands to other rooms, and gives the process's exit code.
 pub async fn run(cli: Cli) -> ExitCode {
-    logging::start(&cli.global, "warn");
+    let filter = if matches!(cli.command, Command::Agent(_)) { "info" } else { "warn" };
+    logging::start(&cli.global, filter);
     let session = Session::new(cli.global, CancellationToken::new());
     let interrupts = Interrupts::watch(session.cancel.clone(), session.style);
     let ended = match interrupts {
@@ -137,7 +156,10 @@ pub async fn run(cli: Cli) -> ExitCode {
 
 /// Verbs that save their state end by themselves after a Ctrl-C; the others are dropped where they stand.
 async fn until_interrupted(session: &Session, command: Command) -> Result<(), Error> {
-    let saves = matches!(command, Command::Push(_));
+    let saves = matches!(
+        command,
+        Command::Push(_) | Command::Pull(_) | Command::Verify(_) | Command::Demo(_) | Command::Agent(_)
+    );
     let work = Box::pin(dispatch(session, command));
     if saves {
         return work.await;
@@ -150,6 +172,11 @@ async fn until_interrupted(session: &Session, command: Command) -> Result<(), Er
 
 async fn dispatch(session: &Session, command: Command) -> Result<(), Error> {
     match command {
+        Command::Agent(args) => agent::run(session, args).await,
+        Command::Demo(args) => demo::run(session, args).await,
+        Command::DemoJob(args) => demo::job(args),
+        Command::Pull(args) => pull::pull(session, args).await,
+        Command::Verify(args) => pull::verify(session, args).await,
         Command::Push(args) => push::run(session, args).await,
         Command::Ls(args) => browse::ls(session, args).await,
         Command::Log(args) => browse::log(session, args).await,
@@ -173,7 +200,7 @@ async fn dispatch(session: &Session, command: Command) -> Result<(), Error> {
             clap_complete::generate(shell, &mut Cli::command(), "dray", &mut std::io::stdout());
             Ok(())
         }
-        Command::Serve(_) => {
+        Command::Serve(_) | Command::Store(_) => {
             unreachable!("`main` hands these to the rooms they belong to")
         }
     }
@@ -196,6 +223,12 @@ mod tests {
     fn what_the_design_promises_is_understood() {
         for line in [
             "dray serve --data d --listen 127.0.0.1:0 --store s3://b/p --database postgres://x --config f --check",
+            "dray demo",
+            "dray demo footage --dir d",
+            "dray agent --server http://x --token t --cache d --node n --zone z",
+            "dray pull w/t@v1:sub/dir dest --overwrite",
+            "dray verify w/t dir",
+            "dray store check s3://b",
             "dray push a b --to w/t --exclude *.tmp --exclude x --limit-rate 20M --memory 256M --dry-run --json",
             "dray push a --to w/t --limit-schedule f --rehash --all-or-nothing --report r",
             "dray ls w/t@latest",
@@ -241,6 +274,7 @@ mod tests {
             "dray push a",
             "dray push a --to w/t --limit-rate 20X",
             "dray push a --to w/t --limit-rate 1M --limit-schedule f",
+            "dray pull w/t:../x dest",
             "dray lease release --reason finished",
             "dray lease release L --job j --reason finished",
             "dray lease release L --reason bored",

@@ -1,8 +1,7 @@
-//! Arguments of the roles that `main` hands to their own rooms: `serve`, `agent`, `store check`.
+//! Arguments of the roles that `main` hands to their own rooms: `serve`, `store check`.
 //!
 //! Types only: nothing of the service's house is known here.
 
-use super::units::parse_size;
 use std::path::PathBuf;
 
 /// Run the service
@@ -26,25 +25,6 @@ pub struct ServeArgs {
     /// Print the settings in force, secrets masked, and end
     #[arg(long)]
     pub check: bool,
-}
-
-/// Run a node's agent: brings inputs near, outputs home; outbound connections only
-#[derive(Debug, clap::Args)]
-pub struct AgentArgs {
-    /// The service's base URLs (as `--url`); the token is `--token`
-    #[arg(long, value_name = "URL")]
-    pub server: Option<String>,
-    /// Where staged files and the node's key lie; made when missing
-    #[arg(long, value_name = "DIR")]
-    pub cache: PathBuf,
-    /// Name of the node; must be the one the token was made for
-    #[arg(long, value_name = "NAME")]
-    pub node: Option<String>,
-    #[arg(long, value_name = "ZONE")]
-    pub zone: Option<String>,
-    /// Most memory of one transfer
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M")]
-    pub memory: u64,
 }
 
 /// Look at a store

@@ -184,7 +184,10 @@ fn wait(child: &mut Child, patience: Duration) -> Option<i32> {
 
 fn output_of(child: &mut Child) -> String {
     let mut text = String::new();
-    for pipe in [child.stdout.take().map(|p| Box::new(p) as Box<dyn Read>), child.stderr.take().map(|p| Box::new(p) as Box<dyn Read>)] {
+    for pipe in [
+        child.stdout.take().map(|p| Box::new(p) as Box<dyn Read>),
+        child.stderr.take().map(|p| Box::new(p) as Box<dyn Read>),
+    ] {
         if let Some(mut pipe) = pipe {
             let _ = pipe.read_to_string(&mut text);
         }
@@ -201,7 +204,10 @@ fn a_service_killed_in_push_and_commit_loses_nothing_it_acknowledged() {
     let (mut kills, mut round) = (0, 0);
     while kills < SERVICE_KILLS {
         round += 1;
-        let mut push = site.dray(&["push", tree.to_str().expect("plain"), "--to", "crash/a", "--json"]).spawn().expect("push runs");
+        let mut push = site
+            .dray(&["push", tree.to_str().expect("plain"), "--to", "crash/a", "--json"])
+            .spawn()
+            .expect("push runs");
         let code = loop {
             if let Some(code) = wait(&mut push, Duration::from_millis(10 + dice.below(500))) {
                 break code;
@@ -260,17 +266,27 @@ fn an_agent_killed_in_staging_says_ready_once_and_only_when_it_is_true() {
     fs::write(&job_file, "name = \"crash\"\n[[data]]\nfrom = \"crash/c\"\nat = \"in\"\n").expect("written");
     let start_agent = |site: &Site| {
         let log = fs::File::options().create(true).append(true).open(site.path("agent.log")).expect("a log");
-        site.dray(&["agent", "--server", &format!("http://127.0.0.1:{}", site.port), "--token", &token, "--node", "n1", "--cache"])
-            .arg(site.path("node"))
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .expect("the agent starts")
+        site.dray(&[
+            "agent",
+            "--server",
+            &format!("http://127.0.0.1:{}", site.port),
+            "--token",
+            &token,
+            "--node",
+            "n1",
+            "--cache",
+        ])
+        .arg(site.path("node"))
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn()
+        .expect("the agent starts")
     };
     let (mut kills, mut rounds) = (0, 0);
     while kills < AGENT_KILLS {
         rounds += 1;
-        let job = site.json(&["job", "submit", job_file.to_str().expect("plain")])["id"].as_str().expect("an id").to_owned();
+        let job =
+            site.json(&["job", "submit", job_file.to_str().expect("plain")])["id"].as_str().expect("an id").to_owned();
         site.json(&["lease", "grant", "--job", &job, "--node", "n1", "--until", "2099-01-01T00:00:00Z"]);
         let staging = site.json(&["stage", "--job", &job, "--node", "n1"])["id"].as_str().expect("an id").to_owned();
         for _ in 0..1 + dice.below(4) {
@@ -285,7 +301,12 @@ fn an_agent_killed_in_staging_says_ready_once_and_only_when_it_is_true() {
         }
         let agent = start_agent(&site);
         let staged = site.json(&["staging", "wait", &staging, "--timeout", "150"]);
-        assert_eq!(staged["state"], "ready", "{staged}\n{}", fs::read_to_string(site.path("agent.log")).unwrap_or_default());
+        assert_eq!(
+            staged["state"],
+            "ready",
+            "{staged}\n{}",
+            fs::read_to_string(site.path("agent.log")).unwrap_or_default()
+        );
         let path = PathBuf::from(staged["path"].as_str().expect("a path"));
         same(&tree, &path.join("in"));
         site.json(&["lease", "release", "--job", &job, "--reason", "finished"]);

@@ -10,6 +10,7 @@ mod config;
 mod crash;
 mod damage;
 mod database;
+mod demo;
 mod fault_proxy;
 mod grants;
 mod layering;

@@ -1,9 +1,9 @@
 //! What the tests share: the real servers they run against, and a proxy that breaks connections to order.
 #![allow(dead_code, reason = "each road uses its own part")]
 
+pub mod binary;
 pub mod client;
 pub mod data;
-pub mod binary;
 pub mod fault_proxy;
 mod http1;
 pub mod service;
