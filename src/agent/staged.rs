@@ -166,7 +166,9 @@ struct Fact {
 
 fn open_beneath(dir: impl AsFd, path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    // A pipe must not block its opener; a bare path is not opened, and openat2 refuses the flag with it.
+    let unblocked = if flags.contains(OFlags::PATH) { OFlags::empty() } else { OFlags::NONBLOCK };
+    let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | unblocked;
     Ok(rustix::fs::openat2(dir, std::ffi::OsStr::from_bytes(path), flags, Mode::empty(), resolve)?)
 }
 
