@@ -156,7 +156,7 @@ impl Store {
         let length = length.into();
         match &self.backend {
             Backend::Local(local) => Ok(PackWriter(Writer::Local(local.writer(key, length).await?))),
-            Backend::S3(s3) => Ok(PackWriter(Writer::S3(s3.writer(key, length).await?))),
+            Backend::S3(s3) => Ok(PackWriter(Writer::S3(Box::new(s3.writer(key, length).await?)))),
         }
     }
 
@@ -271,7 +271,7 @@ pub struct PackWriter(Writer);
 #[derive(Debug)]
 enum Writer {
     Local(LocalWriter),
-    S3(S3Writer),
+    S3(Box<S3Writer>),
 }
 
 impl PackWriter {

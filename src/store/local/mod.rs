@@ -13,7 +13,7 @@ mod reader;
 mod writer;
 
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -63,7 +63,7 @@ impl Local {
     pub(super) async fn open(root: PathBuf, now: Timestamp) -> Result<Self> {
         blocking(move || {
             let at = |error: io::Error| Error::disk(format!("open {}", root.display()), error);
-            fs::create_dir_all(&root).map_err(at)?;
+            folders().recursive(true).create(&root).map_err(at)?;
             let root = fs::canonicalize(&root).map_err(at)?;
             let local = Self {
                 next_temp: AtomicU64::new(0),
@@ -73,7 +73,7 @@ impl Local {
                 root,
             };
             let temp = local.temp();
-            fs::create_dir_all(&temp).map_err(at)?;
+            folders().recursive(true).create(&temp).map_err(at)?;
             remove_stale(&temp, now).map_err(at)?;
             sync_folder(&local.root).map_err(at)?;
             Ok(local)
@@ -216,7 +216,10 @@ impl TempFile {
         loop {
             let n = local.next_temp.fetch_add(1, Ordering::Relaxed);
             let path = local.temp().join(format!("{}-{n}", std::process::id()));
-            match local.step(Step::Create).and_then(|()| std::fs::File::create_new(&path)) {
+            match local
+                .step(Step::Create)
+                .and_then(|()| std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path))
+            {
                 Ok(file) => return Ok(Self { local: Arc::clone(local), file: Arc::new(file), path, published: false }),
                 // left by an earlier process of the same number
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -285,6 +288,13 @@ fn rename(from: &Path, to: &Path, mode: PutMode) -> io::Result<()> {
     }
 }
 
+/// Makes folders that only the service's own user can enter: teams' bytes are not for everybody on the machine.
+fn folders() -> std::fs::DirBuilder {
+    let mut builder = std::fs::DirBuilder::new();
+    builder.mode(0o700);
+    builder
+}
+
 /// Makes `folder` and what is missing above it, each entry synced into its parent.
 fn make_folder(root: &Path, folder: &Path) -> io::Result<()> {
     if folder == root || folder.is_dir() {
@@ -292,8 +302,8 @@ fn make_folder(root: &Path, folder: &Path) -> io::Result<()> {
     }
     let above = parent(folder);
     make_folder(root, above)?;
-    match fs::create_dir(folder) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+    match folders().create(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
         // somebody else may have made it and not synced it yet
         _ => sync_folder(above),
     }

@@ -141,3 +141,14 @@ async fn a_listing_ends_with_its_reader() {
     let all: Vec<_> = local.list(Prefix::team(Kind::Pack, Uuid::from_u128(1))).try_collect().await.unwrap();
     assert_eq!(all.len(), 2_000);
 }
+
+#[tokio::test]
+async fn only_the_service_reads_the_bytes_of_teams() {
+    let dir = tempfile::tempdir().unwrap();
+    let local = open(&dir).await;
+    write(&local, &pack(1), &[Bytes::from_static(b"x")]).await.unwrap();
+    let path = local.path(&pack(1));
+    for (place, mode) in path.ancestors().zip([0o600, 0o700, 0o700, 0o700]) {
+        assert_eq!(fs::metadata(place).unwrap().mode() & 0o777, mode, "{}", place.display());
+    }
+}

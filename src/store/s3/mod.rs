@@ -191,7 +191,7 @@ impl S3 {
         S3Writer::new(Arc::clone(self), key.clone(), length)
     }
 
-    pub(super) async fn get(self: &S3, key: &Key, range: Option<Range<u64>>) -> Result<(Meta, Stream<Bytes>)> {
+    pub(super) async fn get(&self, key: &Key, range: Option<Range<u64>>) -> Result<(Meta, Stream<Bytes>)> {
         reader::open(self, key, range).await
     }
 
