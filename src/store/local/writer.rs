@@ -1,21 +1,25 @@
 //! Writing an object of a local store.
 //!
-//! Bytes are kept as they come and written without a copy, a MiB at a time, on the blocking pool, while the next MiB fills: at
-//! most two are in memory. Each batch but the last ends at a multiple of a MiB in the file, so that pages are written whole.
+//! Bytes are kept as they come and written a MiB at a time on the blocking pool, while the next MiB fills: at most two are in
+//! memory. Each batch but the last ends at a multiple of a MiB in the file, so that pages are written whole. On the way they pass through a
+//! small page-aligned buffer: a write from network buffers, which lie anywhere in their pages, costs the kernel several times as much.
 
 use std::fs::File;
-use std::io::{self, IoSlice, Write};
+use std::io::{self, Write};
 
 use bytes::Bytes;
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::{Step, TempFile, blocking, joined};
+use crate::content::buffer::AlignedBuf;
 use crate::store::keys::Key;
 use crate::store::{Error, Length, PutMode, Result, Settled, Stored};
 
 const BATCH: usize = 1 << 20;
-/// Below the kernel's limit of slices in one `writev`.
+/// Most slices of one batch.
 const PIECES: usize = 1000;
+/// Small enough to stay in a core's cache between the copy and the write.
+const ALIGNED: usize = 128 << 10;
 
 #[derive(Debug)]
 pub(in crate::store) struct LocalWriter {
@@ -26,12 +30,14 @@ pub(in crate::store) struct LocalWriter {
     taken: u64,
     batch: Vec<Bytes>,
     batched: usize,
-    in_flight: Option<JoinHandle<Result<()>>>,
+    /// None while a batch is being written.
+    aligned: Option<AlignedBuf>,
+    in_flight: Option<JoinHandle<Result<AlignedBuf>>>,
 }
 
 impl LocalWriter {
     pub(super) fn new(temp: TempFile, key: Key, length: Length) -> Self {
-        Self { temp: Some(temp), key, length, taken: 0, batch: Vec::new(), batched: 0, in_flight: None }
+        Self { temp: Some(temp), key, length, taken: 0, batch: Vec::new(), batched: 0, aligned: None, in_flight: None }
     }
 
     pub(in crate::store) async fn write(&mut self, bytes: Bytes) -> Result<()> {
@@ -67,18 +73,20 @@ impl LocalWriter {
         let (file, local, path) = (temp.file.clone(), temp.local.clone(), temp.path.clone());
         let batch = std::mem::take(&mut self.batch);
         self.batched = 0;
+        let mut aligned = self.aligned.take().unwrap_or_else(|| AlignedBuf::new(ALIGNED));
         self.in_flight = Some(spawn_blocking(move || {
-            let written = local.step(Step::Write).and_then(|()| write_all(&file, &batch));
-            written.map_err(|error| Error::disk(format!("write {}", path.display()), error))
+            let written = local.step(Step::Write).and_then(|()| write_all(&file, &batch, &mut aligned));
+            written.map_err(|error| Error::disk(format!("write {}", path.display()), error))?;
+            Ok(aligned)
         }));
         Ok(())
     }
 
     async fn settle(&mut self) -> Result<()> {
-        match self.in_flight.take() {
-            Some(task) => joined(task).await,
-            None => Ok(()),
+        if let Some(task) = self.in_flight.take() {
+            self.aligned = Some(joined(task).await?);
         }
+        Ok(())
     }
 
     pub(in crate::store) async fn finish(mut self) -> Result<Stored> {
@@ -117,16 +125,19 @@ fn broken() -> Error {
     }
 }
 
-fn write_all(mut file: &File, batch: &[Bytes]) -> io::Result<()> {
-    let mut slices: Vec<IoSlice<'_>> = batch.iter().map(|bytes| IoSlice::new(bytes)).collect();
-    let mut left = &mut slices[..];
-    while !left.is_empty() {
-        match file.write_vectored(left) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(written) => IoSlice::advance_slices(&mut left, written),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+fn write_all(mut file: &File, batch: &[Bytes], aligned: &mut AlignedBuf) -> io::Result<()> {
+    let mut filled = 0;
+    for piece in batch {
+        let mut rest = &piece[..];
+        while !rest.is_empty() {
+            let take = rest.len().min(ALIGNED - filled);
+            aligned[filled..filled + take].copy_from_slice(&rest[..take]);
+            (filled, rest) = (filled + take, &rest[take..]);
+            if filled == ALIGNED {
+                file.write_all(&aligned[..])?;
+                filled = 0;
+            }
         }
     }
-    Ok(())
+    file.write_all(&aligned[..filled])
 }
