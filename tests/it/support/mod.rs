@@ -4,7 +4,6 @@
 pub mod binary;
 pub mod client;
 pub mod data;
-pub mod binary;
 pub mod fake_agent;
 pub mod fault_proxy;
 mod http1;
