@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::error::{Code, Error, Kind};
-use super::jobs::{json, spec_of};
+use super::jobs::{cut, json, node_of};
 use super::staging::{STAGING_OVER, no_staging, state_of};
 use super::{App, Caller, CallerNode};
 use crate::api::jobs::{Hello, Staging, StagingReport, Welcome, Work, WorkReturn, WorkStaging};
@@ -309,13 +309,6 @@ async fn due_outputs(tx: &mut Tx, row: &stagings::Staging, lease: &leases::Lease
     Ok(rows.into_iter().filter(|output| output.due && !output.state.is_final()).map(|output| output.name).collect())
 }
 
-pub(super) fn node_of(caller: &Caller) -> Result<&CallerNode, Error> {
-    caller
-        .node
-        .as_ref()
-        .ok_or_else(|| Error::denied("only a node's token may say this", "use the token that `dray node add` printed"))
-}
-
 fn is_of(row: &stagings::Staging, node: &CallerNode) -> bool {
     row.node.as_ref().is_some_and(|(id, _)| *id == node.id)
 }
@@ -329,14 +322,4 @@ fn in_use(name: &str, left: SignedDuration) -> Error {
     let wait = Duration::try_from(left).unwrap_or(Duration::from_secs(1)).max(Duration::from_secs(1));
     let hint = "end the other agent, or wait until it has been silent for 60 s";
     Error::new(NODE_IN_USE, detail, hint).retry_after(wait)
-}
-
-/// Text from a node, within bounds.
-pub(super) fn cut(text: &str, most: usize) -> String {
-    text.chars().take(most).collect()
-}
-
-/// The spec's outputs by name, for those who need more than the row.
-pub(super) fn declared_output(job: &jobs::Job, name: &str) -> Result<Option<crate::api::jobs::OutputSpec>, Error> {
-    Ok(spec_of(job)?.output.into_iter().find(|output| output.name == name))
 }

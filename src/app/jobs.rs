@@ -9,7 +9,7 @@ use data_encoding::BASE64;
 use uuid::Uuid;
 
 use super::error::{Code, Error, Kind};
-use super::{App, Caller, Idempotency, Paging};
+use super::{App, Caller, CallerNode, Idempotency, Paging};
 use crate::api::datasets::Version;
 use crate::api::jobs::{InputSpec, Job, JobInput, JobSpec, JobState};
 use crate::api::teams::Page;
@@ -320,4 +320,22 @@ pub(super) fn reason_of(wire: crate::api::jobs::ReleaseReason) -> Reason {
         Wire::Preempted => Reason::Preempted,
         Wire::Expired => Reason::Expired,
     }
+}
+
+/// The node that calls; anybody else is refused.
+pub(super) fn node_of(caller: &Caller) -> Result<&CallerNode, Error> {
+    caller
+        .node
+        .as_ref()
+        .ok_or_else(|| Error::denied("only a node's token may say this", "use the token that `dray node add` printed"))
+}
+
+/// Text from a node, within bounds.
+pub(super) fn cut(text: &str, most: usize) -> String {
+    text.chars().take(most).collect()
+}
+
+/// The spec's outputs by name, for those who need more than the row.
+pub(super) fn declared_output(job: &jobs::Job, name: &str) -> Result<Option<crate::api::jobs::OutputSpec>, Error> {
+    Ok(spec_of(job)?.output.into_iter().find(|output| output.name == name))
 }

@@ -5,9 +5,8 @@
 
 use uuid::Uuid;
 
-use super::agents::{cut, declared_output, node_of};
 use super::error::{Code, Error, Kind};
-use super::jobs::{json, no_job, spec_of, stored};
+use super::jobs::{cut, declared_output, json, no_job, node_of, spec_of, stored};
 use super::{App, Caller};
 use crate::api::jobs::{Output, OutputReport, OutputState, OutputWhen, Outputs, SkippedEntry, StagingError};
 use crate::db::outbox::NewEvent;

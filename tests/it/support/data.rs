@@ -181,7 +181,36 @@ pub struct Upload<'a> {
     pub document: Value,
 }
 
+impl Files {
+    /// The same with a symlink in its root; `path` sorts after every file.
+    pub fn push_with_symlink(&self, path: &str, target: &str) -> Push {
+        let made = self.push(100);
+        let places = made.packs.iter().zip(0_u32..).flat_map(|(pack, number)| {
+            pack.index.entries().iter().zip(0_u32..).map(move |(entry, i)| (entry.id, (number, i)))
+        });
+        let places: BTreeMap<Digest, (u32, u32)> = places.collect();
+        let ids: Vec<PackId> = made.packs.iter().map(|pack| pack.id).collect();
+        let mut lines: Vec<(Entry, Option<Line>)> = self.lines(|bytes| place(bytes, &places)).collect();
+        let kind = Kind::Symlink { mtime: TIME, target: target.as_bytes().to_vec() };
+        lines.push((Entry { path: RelPath::parse(path.as_bytes()).unwrap(), kind }, None));
+        Push { tree: tree(&lines), layout: layout(&lines, &ids), ..made }
+    }
+}
+
 impl TestService {
+    /// Opens an upload for a declared output.
+    pub async fn open_output(&self, token: &str, dataset: &str, output: &Value) -> Upload<'_> {
+        let said = json!({ "dataset": dataset, "output": output });
+        let document = self.call(Method::POST, "/v1/uploads", token, &said).await.expect(201).json();
+        Upload {
+            service: self,
+            token: token.to_owned(),
+            id: document["id"].as_str().unwrap().to_owned(),
+            epoch: document["epoch"].as_u64().unwrap(),
+            document,
+        }
+    }
+
     pub async fn open(&self, token: &str, dataset: &str) -> Upload<'_> {
         let said = json!({ "dataset": dataset });
         let document = self.call(Method::POST, "/v1/uploads", token, &said).await.expect(201).json();

@@ -4,6 +4,7 @@
 pub mod binary;
 pub mod client;
 pub mod data;
+pub mod fake_agent;
 pub mod fault_proxy;
 mod http1;
 pub mod service;
