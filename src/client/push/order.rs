@@ -50,6 +50,8 @@ pub(super) enum Event {
     },
     /// The caller has cancelled.
     Stop,
+    /// Nobody waits for this push any more, and nothing under way will answer.
+    Abandoned,
     Failed(TransferError),
 }
 
@@ -140,6 +142,7 @@ impl<'a> Order<'a> {
                 Event::Loaded { group, indexes } => self.decisions.loaded(group, &indexes),
                 Event::Sent { bytes, took } => self.sent(bytes, took),
                 Event::Stop => return self.stop(),
+                Event::Abandoned => return Err(Error::Interrupted.into()),
                 Event::Failed(error) => return Err(error),
             }
             self.advance()?;
@@ -220,7 +223,7 @@ impl<'a> Order<'a> {
         while self.in_flight > 0 {
             match self.links.inbox.recv() {
                 Ok(Event::Sent { .. }) => self.in_flight -= 1,
-                Ok(Event::Failed(_)) | Err(_) => break,
+                Ok(Event::Failed(_) | Event::Abandoned) | Err(_) => break,
                 Ok(_) => {}
             }
         }

@@ -65,6 +65,7 @@ pub(super) async fn run(context: &Context, to: &Destination, attempt: Attempt) -
     let cancel = context.cancel.child_token();
     // Dropped with this future, so that the threads stop when nobody waits for them.
     let guard = cancel.clone().drop_guard();
+    let abandon = Abandon(inbox_in.clone());
     let ends = Ends { inbox_in: inbox_in.clone(), inbox, commands, cancel, slots };
     let threads = tokio::task::spawn_blocking(move || threads(attempt, ends));
     let courier = courier::run(context, to, commands_out, inbox_in);
@@ -73,8 +74,17 @@ pub(super) async fn run(context: &Context, to: &Destination, attempt: Attempt) -
         outcome = &mut threads => outcome,
         () = courier => threads.await,
     };
-    drop(guard);
+    drop((guard, abandon));
     outcome.unwrap_or(Err(TransferError::Broken { what: "the ordering thread" }))
+}
+
+/// Tells the ordering thread when the future that waits for it is dropped: the courier is gone with it, and no answer comes.
+struct Abandon(SyncSender<Event>);
+
+impl Drop for Abandon {
+    fn drop(&mut self) {
+        let _ = self.0.try_send(Event::Abandoned);
+    }
 }
 
 /// Buffers under way: a sixth of the memory, and what the pipeline needs to move.
