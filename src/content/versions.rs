@@ -4,7 +4,7 @@
 
 use super::codec::Codec;
 use super::crc::Crc32;
-use super::digest::{Digest, Hasher, digest};
+use super::digest::{Digest, digest};
 use super::layout::{FileLayout, LayoutWriter, Line, Segment};
 use super::merge::Pair;
 use super::pack::{ChunkEntry, PackId, PackIndex};
@@ -70,7 +70,7 @@ impl Version {
         let mut rng = Rng(seed);
         let mut data: Vec<Vec<Vec<u8>>> = Vec::new();
         for _ in 0..packs {
-            let chunks = 1 + rng.below(12);
+            let chunks = 1 + rng.below(8);
             data.push((0..chunks).map(|_| chunk(&mut rng)).collect());
         }
         let packs = data.iter().map(|chunks| Arc::new(index(chunks))).collect();
@@ -180,9 +180,9 @@ impl Version {
             segments: Vec::new(),
             sha256: rng.one_in(4).then_some([7; 32]),
         };
-        for _ in 0..=rng.below(4) {
+        for _ in 0..=rng.below(3) {
             let segment = if layout.size.is_multiple_of(65_536) && rng.one_in(3) {
-                Segment { pack: None, first: 0, count: 0, raw: 65_536 * (1 + rng.below(3)) }
+                Segment { pack: None, first: 0, count: 0, raw: 65_536 * (1 + rng.below(2)) }
             } else {
                 let pack = rng.below(self.packs.len() as u64);
                 let chunks = &self.data[pack as usize];
@@ -203,7 +203,7 @@ impl Version {
 
 /// Small, or exactly a block so that holes may follow.
 fn chunk(rng: &mut Rng) -> Vec<u8> {
-    let length = if rng.one_in(3) { 65_536 } else { 1 + rng.below(300) as usize };
+    let length = if rng.one_in(4) { 65_536 } else { 1 + rng.below(300) as usize };
     (0..length).map(|_| rng.next() as u8).collect()
 }
 
@@ -233,13 +233,4 @@ pub(super) fn object(index: &PackIndex, chunks: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = index.encode();
     chunks.iter().for_each(|chunk| bytes.extend_from_slice(chunk));
     bytes
-}
-
-/// The digest of bytes fed in pieces, to compare with.
-pub(super) fn digest_of(pieces: &[&[u8]]) -> Digest {
-    let mut hasher = Hasher::new();
-    pieces.iter().for_each(|piece| {
-        hasher.update(piece);
-    });
-    hasher.finalize()
 }

@@ -45,7 +45,7 @@ pub enum Error {
     Source(#[from] merge::Error),
     #[error("`{path}` has no line in the layout, or not the one it needs")]
     NoLine { path: RelPath },
-    #[error("`{path}` is a hard link to `{target}`, which is not in the archive before it")]
+    #[error("`{path}` is a hard link to `{target}`, which is not in the archive before it with the same size")]
     NoTarget { path: RelPath, target: RelPath },
     #[error("the range {start} to {end} lies outside the archive's {length} bytes")]
     Range { start: u64, end: u64, length: u64 },
@@ -61,6 +61,12 @@ pub(super) enum Body {
     Dir,
     Empty,
     File(Arc<FileLayout>),
+    /// While a zip is measured: a hard link that will be a copy of this many bytes. Its crc is not known yet, and no
+    /// length depends on it.
+    Copy {
+        size: u64,
+        first: RelPath,
+    },
     Symlink(Vec<u8>),
     /// Only in a tar.
     HardLink(RelPath),
@@ -80,6 +86,7 @@ impl Member {
     pub(super) fn size(&self) -> u64 {
         match &self.body {
             Body::File(layout) => layout.size,
+            Body::Copy { size, .. } => *size,
             Body::Symlink(target) => target.len() as u64,
             Body::Dir | Body::Empty | Body::HardLink(_) => 0,
         }
@@ -89,7 +96,7 @@ impl Member {
         match &self.body {
             Body::File(layout) => layout.crc,
             Body::Symlink(target) => Crc32::of(target),
-            Body::Dir | Body::Empty | Body::HardLink(_) => Crc32::default(),
+            Body::Dir | Body::Empty | Body::Copy { .. } | Body::HardLink(_) => Crc32::default(),
         }
     }
 }
@@ -100,11 +107,32 @@ pub(super) struct Members<I> {
     pairs: I,
     format: Format,
     leaders: Leaders,
+    links: Links,
+}
+
+/// What a walk does about hard links in a zip.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Links {
+    /// Notes which files will be copied.
+    Note,
+    /// Gives each copy the place of its first file.
+    Copy,
 }
 
 impl<I: Iterator<Item = Result<Pair, merge::Error>>> Members<I> {
+    /// The walk that measures: hard links that will be copies stay [`Body::Copy`].
+    pub(super) fn to_measure(pairs: I, format: Format) -> Self {
+        Self { pairs, format, leaders: Leaders::default(), links: Links::Note }
+    }
+
+    /// The walk that makes parts.
     pub(super) fn new(pairs: I, format: Format, leaders: &Leaders) -> Self {
-        Self { pairs, format, leaders: leaders.afresh() }
+        Self { pairs, format, leaders: leaders.afresh(), links: Links::Copy }
+    }
+
+    /// Which files later walks must keep for their copies.
+    pub(super) fn into_leaders(self) -> Leaders {
+        self.leaders
     }
 
     pub(super) fn next(&mut self) -> Result<Option<Member>, Error> {
@@ -116,40 +144,36 @@ impl<I: Iterator<Item = Result<Pair, merge::Error>>> Members<I> {
 
     fn member(&mut self, entry: Entry, line: Option<Line>) -> Result<Member, Error> {
         let path = entry.path;
-        match (entry.kind, line) {
-            (Kind::Dir { mode }, Some(Line::Dir { mtime })) => Ok(Member { path, mode, mtime, body: Body::Dir }),
-            (Kind::Symlink { mtime, target }, _) => {
-                Ok(Member { path, mode: 0o777, mtime, body: Body::Symlink(target) })
-            }
+        let (mode, mtime, body) = match (entry.kind, line) {
+            (Kind::Dir { mode }, Some(Line::Dir { mtime })) => (mode, mtime, Body::Dir),
+            (Kind::Symlink { mtime, target }, _) => (0o777, mtime, Body::Symlink(target)),
             (Kind::File { mode, mtime, hardlink: Some(first), .. }, _) if self.format == Format::Tar => {
-                Ok(Member { path, mode, mtime, body: Body::HardLink(first) })
+                (mode, mtime, Body::HardLink(first))
             }
-            (Kind::File { size: 0, mode, mtime, .. }, _) => Ok(Member { path, mode, mtime, body: Body::Empty }),
-            (Kind::File { mode, mtime, hardlink: Some(first), .. }, _) => match self.leaders.get(&first) {
-                Some(layout) => Ok(Member { path, mode, mtime, body: Body::File(Arc::clone(layout)) }),
-                None => Err(Error::NoTarget { path, target: first }),
-            },
+            (Kind::File { size: 0, mode, mtime, .. }, _) => (mode, mtime, Body::Empty),
+            (Kind::File { size, mode, mtime, hardlink: Some(first), .. }, _) => {
+                (mode, mtime, self.copy(&path, size, first)?)
+            }
             (Kind::File { mode, mtime, .. }, Some(Line::File(layout))) => {
                 let layout = Arc::new(layout);
-                self.leaders.pass(&path, &layout)?;
-                Ok(Member { path, mode, mtime, body: Body::File(layout) })
+                if self.links == Links::Copy {
+                    self.leaders.pass(&path, &layout)?;
+                }
+                (mode, mtime, Body::File(layout))
             }
-            (Kind::Dir { .. } | Kind::File { .. }, _) => Err(Error::NoLine { path }),
-        }
+            (Kind::Dir { .. } | Kind::File { .. }, _) => return Err(Error::NoLine { path }),
+        };
+        Ok(Member { path, mode, mtime, body })
     }
-}
 
-/// Which files a zip must keep for later copies: one walk, and nothing for trees without hard links.
-pub(super) fn survey<S: Source>(source: &S, format: Format) -> Result<Leaders, Error> {
-    let mut leaders = Leaders::default();
-    if format == Format::Zip {
-        for pair in source.open()? {
-            if let Kind::File { hardlink: Some(first), size, .. } = pair?.0.kind
-                && size > 0
-            {
-                leaders.want(&first)?;
+    fn copy(&mut self, path: &RelPath, size: u64, first: RelPath) -> Result<Body, Error> {
+        match (self.links, self.leaders.get(&first)) {
+            (Links::Note, _) => {
+                self.leaders.want(&first)?;
+                Ok(Body::Copy { size, first })
             }
+            (Links::Copy, Some(layout)) if layout.size == size => Ok(Body::File(Arc::clone(layout))),
+            (Links::Copy, _) => Err(Error::NoTarget { path: path.clone(), target: first }),
         }
     }
-    Ok(leaders)
 }

@@ -5,12 +5,13 @@
 //! looks like such an escape, its `%` is escaped too. All other names, whatever a person might find odd, stay.
 
 use super::super::path::RelPath;
+use std::borrow::Cow;
 
 /// The name in the zip, and whether it had to be changed.
-pub(super) fn zip_name(path: &RelPath) -> (Vec<u8>, Changed) {
+pub(super) fn zip_name(path: &RelPath) -> (Cow<'_, [u8]>, Changed) {
     let bytes = path.as_bytes();
     if path.as_str().is_some() && !bytes.iter().any(|&byte| byte == b'%' || is_unsafe(byte)) {
-        return (bytes.to_vec(), Changed::No);
+        return (Cow::Borrowed(bytes), Changed::No);
     }
     let mut name = Vec::with_capacity(bytes.len() + 16);
     let mut at = 0;
@@ -29,7 +30,7 @@ pub(super) fn zip_name(path: &RelPath) -> (Vec<u8>, Changed) {
         }
     }
     let changed = if name == bytes { Changed::No } else { Changed::Yes };
-    (name, changed)
+    (Cow::Owned(name), changed)
 }
 
 /// Whether a name is not the path's own.

@@ -1,13 +1,10 @@
-//! Measuring an archive, and the parts of any range of it.
+//! The parts of any range of an archive.
 //!
-//! Both walks build the same headers in the same order; a range only keeps what falls into it. A range that begins in
-//! the middle costs the headers before it (about a microsecond a member), never their data.
+//! Members before the range cost their lengths and no headers; a range inside the central directory walks no members.
 
-use super::super::digest::{Digest, Hasher};
 use super::super::layout::FileLayout;
-use super::super::merge::Leaders;
-use super::super::tree::MAX_FILE_SIZE;
-use super::member::{Body, Error, Format, Member, Members, Source, survey};
+use super::member::{Body, Error, Format, Member, Members, Source};
+use super::outline::{Outline, data_length, head_length, push_head};
 use super::{tar, zip};
 use std::collections::VecDeque;
 use std::fmt;
@@ -16,39 +13,6 @@ use std::sync::Arc;
 
 /// Headers are handed out in runs of about this size.
 const RUN: usize = 64 * 1024;
-/// A change of a single byte of any archive is a new version here, so that no old ETag lives on.
-const VERSION: u32 = 1;
-
-/// An archive that is measured: its length and its ETag are known, its parts can be had.
-///
-/// Cheap to clone. Holds the source, not the entries.
-pub struct Archive<S> {
-    source: Arc<S>,
-    outline: Arc<Outline>,
-}
-
-#[derive(Debug)]
-struct Outline {
-    format: Format,
-    entries: u64,
-    /// Where the members end, and the central directory or the end blocks begin.
-    members_end: u64,
-    length: u64,
-    etag: Digest,
-    leaders: Leaders,
-}
-
-impl<S> Clone for Archive<S> {
-    fn clone(&self) -> Self {
-        Self { source: Arc::clone(&self.source), outline: Arc::clone(&self.outline) }
-    }
-}
-
-impl<S> fmt::Debug for Archive<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Archive").field("outline", &self.outline).finish_non_exhaustive()
-    }
-}
 
 /// A piece of an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,109 +34,12 @@ impl Part {
     }
 }
 
-impl<S: Source> Archive<S> {
-    /// Walks the entries (a zip: twice) and measures the archive.
-    pub fn measure(format: Format, source: S) -> Result<Self, Error> {
-        let leaders = survey(&source, format)?;
-        let mut members = Members::new(source.open()?, format, &leaders);
-        let mut hasher = Hasher::new();
-        hasher.update(format!("dray-archive {VERSION} {format:?}\n").as_bytes());
-        let (mut entries, mut at, mut directory) = (0, 0_u64, 0_u64);
-        let mut scratch = Vec::new();
-        while let Some(member) = members.next()? {
-            scratch.clear();
-            push_head(&mut scratch, format, &member);
-            hasher.update(&scratch);
-            if let Body::File(layout) = &member.body {
-                hasher.update(layout.digest.as_bytes());
-            }
-            if format == Format::Zip {
-                let head = scratch.len();
-                zip::push_central(&mut scratch, &member, at);
-                directory += (scratch.len() - head) as u64;
-                // modes of zip members stand in the directory only
-                hasher.update(&scratch[head..]);
-                scratch.truncate(head);
-            }
-            entries += 1;
-            at = at
-                .checked_add(scratch.len() as u64 + member_data(format, &member))
-                .filter(|&end| end <= MAX_FILE_SIZE)
-                .ok_or(Error::TooLong)?;
-        }
-        let members_end = at;
-        let length = match format {
-            Format::Tar => members_end + tar::END.len() as u64,
-            Format::Zip => {
-                scratch.clear();
-                zip::push_end(&mut scratch, entries, members_end, directory);
-                members_end + directory + scratch.len() as u64
-            }
-        };
-        let outline = Outline { format, entries, members_end, length, etag: hasher.finalize(), leaders };
-        Ok(Self { source: Arc::new(source), outline: Arc::new(outline) })
-    }
-
-    pub fn length(&self) -> u64 {
-        self.outline.length
-    }
-
-    pub fn entries(&self) -> u64 {
-        self.outline.entries
-    }
-
-    /// A strong validator: equal ETags are equal bytes. Made from every header and the digest of every file, so it
-    /// knows nothing of packs.
-    pub fn etag(&self) -> Digest {
-        self.outline.etag
-    }
-
-    /// The parts of `range`, in order, together exactly as long as it.
-    pub fn parts(&self, range: Range<u64>) -> Result<Parts<S>, Error> {
-        if range.start > range.end || range.end > self.outline.length {
-            return Err(Error::Range { start: range.start, end: range.end, length: self.outline.length });
-        }
-        // whoever wants only the directory need not walk the members before it
-        let stage = if range.start >= self.outline.members_end && self.outline.format == Format::Zip {
-            Stage::Directory
-        } else {
-            Stage::Members
-        };
-        let at = if stage == Stage::Directory { self.outline.members_end } else { 0 };
-        Ok(Parts {
-            archive: self.clone(),
-            range,
-            stage,
-            members: None,
-            at,
-            offset: 0,
-            run: Vec::new(),
-            ready: VecDeque::new(),
-        })
-    }
-}
-
-fn push_head(out: &mut Vec<u8>, format: Format, member: &Member) {
-    match format {
-        Format::Zip => zip::push_local(out, member),
-        Format::Tar => tar::push_head(out, member),
-    }
-}
-
-/// Bytes of a member after its headers, padding included.
-fn member_data(format: Format, member: &Member) -> u64 {
-    match (format, &member.body) {
-        (Format::Zip, _) => member.size(),
-        (Format::Tar, Body::File(layout)) => layout.size + tar::padding(layout.size),
-        (Format::Tar, _) => 0,
-    }
-}
-
 /// The parts of one range. After an error it yields nothing more.
 ///
 /// Walking is blocking work of the source's kind; it can be dropped at any point.
 pub struct Parts<S: Source> {
-    archive: Archive<S>,
+    source: Arc<S>,
+    outline: Arc<Outline>,
     range: Range<u64>,
     stage: Stage,
     members: Option<Members<S::Pairs>>,
@@ -180,6 +47,7 @@ pub struct Parts<S: Source> {
     at: u64,
     /// While the directory is written: where the next member's local header stands.
     offset: u64,
+    scratch: Vec<u8>,
     run: Vec<u8>,
     ready: VecDeque<Part>,
 }
@@ -199,16 +67,34 @@ impl<S: Source> fmt::Debug for Parts<S> {
 }
 
 impl<S: Source> Parts<S> {
+    pub(super) fn new(source: Arc<S>, outline: Arc<Outline>, range: Range<u64>) -> Self {
+        // whoever wants only the directory need not walk the members before it
+        let only_directory = outline.format == Format::Zip && range.start >= outline.members_end;
+        let (stage, at) = if only_directory { (Stage::Directory, outline.members_end) } else { (Stage::Members, 0) };
+        Self {
+            source,
+            outline,
+            range,
+            stage,
+            members: None,
+            at,
+            offset: 0,
+            scratch: Vec::new(),
+            run: Vec::new(),
+            ready: VecDeque::new(),
+        }
+    }
+
     fn step(&mut self) -> Result<(), Error> {
         if self.stage == Stage::End {
             self.end()?;
             self.stage = Stage::Done;
             return Ok(());
         }
-        let (format, members_end) = (self.archive.outline.format, self.archive.outline.members_end);
+        let format = self.outline.format;
         let mut members = match self.members.take() {
             Some(members) => members,
-            None => Members::new(self.archive.source.open()?, format, &self.archive.outline.leaders),
+            None => Members::new(self.source.open()?, format, &self.outline.leaders),
         };
         match (members.next()?, self.stage) {
             (Some(member), Stage::Members) => {
@@ -216,16 +102,10 @@ impl<S: Source> Parts<S> {
                 self.members = Some(members);
             }
             (Some(member), _) => {
-                let mut record = Vec::new();
-                zip::push_local(&mut record, &member);
-                let length = record.len() as u64 + member_data(format, &member);
-                record.clear();
-                zip::push_central(&mut record, &member, self.offset);
-                self.bytes(&record);
-                self.offset += length;
+                self.record(&member);
                 self.members = Some(members);
             }
-            (None, Stage::Members) if self.at != members_end => return Err(Error::Changed),
+            (None, Stage::Members) if self.at != self.outline.members_end => return Err(Error::Changed),
             (None, Stage::Members) if format == Format::Zip => self.stage = Stage::Directory,
             (None, _) => self.stage = Stage::End,
         }
@@ -233,9 +113,12 @@ impl<S: Source> Parts<S> {
     }
 
     fn member(&mut self, format: Format, member: &Member) {
-        let mut head = Vec::new();
-        push_head(&mut head, format, member);
-        self.bytes(&head);
+        let length = head_length(format, member) + data_length(format, member);
+        if self.at + length <= self.range.start {
+            self.at += length;
+            return;
+        }
+        self.made(|scratch| push_head(scratch, format, member));
         match &member.body {
             Body::File(layout) => {
                 self.file(layout);
@@ -244,12 +127,27 @@ impl<S: Source> Parts<S> {
                 }
             }
             Body::Symlink(target) if format == Format::Zip => self.bytes(target),
-            Body::Symlink(_) | Body::Dir | Body::Empty | Body::HardLink(_) => {}
+            Body::Symlink(_) | Body::Dir | Body::Empty | Body::Copy { .. } | Body::HardLink(_) => {}
         }
     }
 
+    /// A record of the central directory.
+    fn record(&mut self, member: &Member) {
+        let offset = self.offset;
+        self.offset += zip::local_length(member) + member.size();
+        self.made(|scratch| zip::push_central(scratch, member, offset));
+    }
+
+    fn made(&mut self, make: impl FnOnce(&mut Vec<u8>)) {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.clear();
+        make(&mut scratch);
+        self.bytes(&scratch);
+        self.scratch = scratch;
+    }
+
     fn end(&mut self) -> Result<(), Error> {
-        let outline = Arc::clone(&self.archive.outline);
+        let outline = Arc::clone(&self.outline);
         match outline.format {
             Format::Tar => self.bytes(&tar::END),
             Format::Zip => {

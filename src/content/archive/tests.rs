@@ -2,14 +2,16 @@
 
 use super::names::{Changed, zip_name};
 use super::*;
+use crate::content::crc::Crc32;
 use crate::content::digest::digest;
-use crate::content::layout::Line;
+use crate::content::layout::{FileLayout, Line};
 use crate::content::merge::{self, Pair};
 use crate::content::path::RelPath;
 use crate::content::tree::Kind;
 use crate::content::versions::{Rng, Version};
 use proptest::prelude::*;
 use std::ops::Range;
+use std::sync::Arc;
 
 fn source(version: &Version) -> impl Source + use<> {
     let pairs = version.pairs.clone();
@@ -93,6 +95,12 @@ fn the_etag_follows_names_times_modes_and_bytes_but_not_places() {
         for other in [mode, bytes, name] {
             assert_ne!(other, original);
         }
+        let crc = changed(&|pair| {
+            if let Some(Line::File(layout)) = &mut pair.1 {
+                layout.crc.0 ^= 1
+            }
+        });
+        assert_ne!(crc, original);
         let moved = changed(&|pair| {
             if let Some(Line::File(layout)) = &mut pair.1 {
                 layout.segments.clear()
@@ -111,7 +119,7 @@ fn a_source_that_changes_is_noticed() {
         // measured whole, then one entry short
         let source = || {
             walks.set(walks.get() + 1);
-            let short = usize::from(walks.get() > if format == Format::Zip { 2 } else { 1 });
+            let short = usize::from(walks.get() > 1);
             Ok(pairs[..pairs.len() - short].to_vec().into_iter().map(Ok::<Pair, merge::Error>))
         };
         let archive = Archive::measure(format, source).unwrap();
@@ -135,9 +143,10 @@ fn names_that_a_zip_cannot_hold() {
         (b"%0a", "%0a"),
         (b"\xc3\xa9\xff", "é%FF"),
     ] {
-        let (name, changed) = zip_name(&RelPath::parse(path).unwrap());
-        assert_eq!(String::from_utf8(name.clone()).unwrap(), expected);
-        assert_eq!(changed == Changed::Yes, name != path);
+        let path = RelPath::parse(path).unwrap();
+        let (name, changed) = zip_name(&path);
+        assert_eq!(std::str::from_utf8(&name).unwrap(), expected);
+        assert_eq!(changed == Changed::Yes, *name != *path.as_bytes());
     }
 }
 
@@ -149,9 +158,56 @@ proptest! {
             a.push(0xe9);
         }
         prop_assume!(a != b);
-        let name = |bytes: &[u8]| zip_name(&RelPath::parse(bytes).unwrap()).0;
+        let name = |bytes: &[u8]| zip_name(&RelPath::parse(bytes).unwrap()).0.into_owned();
         prop_assert_ne!(name(&a), name(&b));
     }
+}
+
+#[test]
+fn lengths_are_those_of_the_headers() {
+    use super::member::{Body, Member};
+    use super::outline::{head_length, push_head};
+    use super::zip::{central_length, push_central};
+    use crate::content::tree::Time;
+    let mut rng = Rng(9);
+    let mut sizes = [0, 1, 511, 512, u64::from(u32::MAX) - 1, u64::from(u32::MAX), 0o77_777_777_777, 1 << 33, 1 << 40]
+        .into_iter()
+        .cycle();
+    let layout = layout_of(1);
+    for step in 0..3000_usize {
+        let mut path = vec![b'p'; 1 + step % 250];
+        match rng.below(4) {
+            0 => path[0] = b'\\',
+            1 => path[0] = 0xff,
+            2 => path.splice(..1, "é".bytes()).for_each(drop),
+            _ => {}
+        }
+        let path = RelPath::parse(&path).unwrap();
+        let body = match rng.below(6) {
+            0 => Body::Dir,
+            1 => Body::Empty,
+            2 => Body::Symlink(vec![b't'; 1 + rng.below(300) as usize]),
+            3 => Body::HardLink(path.clone()),
+            _ => Body::File(Arc::new(FileLayout { size: sizes.next().unwrap(), ..layout.clone() })),
+        };
+        let seconds = [0, -1, 1 << 31, 1 << 33, (1 << 31) - 1][rng.below(5) as usize];
+        let mtime = Time { seconds, nanos: rng.below(2) as u32 };
+        let member = Member { path, mode: 0o644, mtime, body };
+        for format in [Format::Zip, Format::Tar] {
+            let mut head = Vec::new();
+            push_head(&mut head, format, &member);
+            assert_eq!(head.len() as u64, head_length(format, &member), "{format:?} {member:?}");
+        }
+        for offset in [0, u64::from(u32::MAX) - 1, u64::from(u32::MAX), 1 << 40] {
+            let mut record = Vec::new();
+            push_central(&mut record, &member, offset);
+            assert_eq!(record.len() as u64, central_length(&member, offset));
+        }
+    }
+}
+
+fn layout_of(size: u64) -> FileLayout {
+    FileLayout { digest: digest(b""), size, crc: Crc32(7), profile: 1, segments: Vec::new(), sha256: None }
 }
 
 proptest! {

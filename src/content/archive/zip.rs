@@ -16,54 +16,77 @@ const DIR_ATTRIBUTE: u32 = 0x10;
 /// Bit 11: the name is UTF-8.
 const UTF8: u16 = 1 << 11;
 
+/// The length of what [`push_local`] appends.
+pub(super) fn local_length(member: &Member) -> u64 {
+    let (name, _) = zip_name(&member.path);
+    let wide = if member.size() >= U32 { 20 } else { 0 };
+    30 + name_length(member, &name) + wide + timestamp_length(member)
+}
+
 /// Appends a member's local header.
 pub(super) fn push_local(out: &mut Vec<u8>, member: &Member) {
-    let (name, _) = full_name(member);
+    let (name, _) = zip_name(&member.path);
     let size = member.size();
-    let mut extra = Vec::new();
-    if size >= U32 {
-        push_u16s(&mut extra, &[1, 16]);
-        push_u64s(&mut extra, &[size, size]);
-    }
-    push_timestamp(&mut extra, member);
+    let wide = size >= U32;
     push_u32s(out, &[0x0403_4b50]);
-    push_u16s(out, &[needed(size >= U32)]);
+    push_u16s(out, &[needed(wide)]);
     push_common(out, member, &name);
-    push_u16s(out, &[name.len() as u16, extra.len() as u16]);
-    out.extend_from_slice(&name);
-    out.extend_from_slice(&extra);
+    let extra = timestamp_length(member) + if wide { 20 } else { 0 };
+    push_u16s(out, &[name_length(member, &name) as u16, extra as u16]);
+    push_name(out, member, &name);
+    if wide {
+        push_u16s(out, &[1, 16]);
+        push_u64s(out, &[size, size]);
+    }
+    push_timestamp(out, member);
+}
+
+/// The length of what [`push_central`] appends.
+pub(super) fn central_length(member: &Member, offset: u64) -> u64 {
+    let (name, changed) = zip_name(&member.path);
+    let comment = comment(member, changed).len() as u64;
+    46 + name_length(member, &name) + wide_length(member, offset) + timestamp_length(member) + comment
 }
 
 /// Appends a member's record in the central directory; `offset` is that of its local header.
 pub(super) fn push_central(out: &mut Vec<u8>, member: &Member, offset: u64) {
-    let (name, changed) = full_name(member);
+    let (name, changed) = zip_name(&member.path);
+    let comment = comment(member, changed);
     let size = member.size();
-    let mut wide = Vec::new();
-    if size >= U32 {
-        push_u64s(&mut wide, &[size, size]);
+    let wide = wide_length(member, offset);
+    push_u32s(out, &[0x0201_4b50]);
+    push_u16s(out, &[MADE_BY, needed(wide > 0)]);
+    push_common(out, member, &name);
+    let extra = wide + timestamp_length(member);
+    push_u16s(out, &[name_length(member, &name) as u16, extra as u16, comment.len() as u16, 0, 0]);
+    push_u32s(out, &[attributes(member), offset.min(U32) as u32]);
+    push_name(out, member, &name);
+    if wide > 0 {
+        push_u16s(out, &[1, wide as u16 - 4]);
+        if size >= U32 {
+            push_u64s(out, &[size, size]);
+        }
+        if offset >= U32 {
+            push_u64s(out, &[offset]);
+        }
     }
-    if offset >= U32 {
-        push_u64s(&mut wide, &[offset]);
-    }
-    let mut extra = Vec::new();
-    if !wide.is_empty() {
-        push_u16s(&mut extra, &[1, wide.len() as u16]);
-        extra.extend_from_slice(&wide);
-    }
-    push_timestamp(&mut extra, member);
-    // the map from safe names to true ones travels in the archive itself
-    let comment = match changed {
+    push_timestamp(out, member);
+    out.extend_from_slice(comment.as_bytes());
+}
+
+/// Bytes of the zip64 field in the central directory.
+fn wide_length(member: &Member, offset: u64) -> u64 {
+    let size = if member.size() >= U32 { 16 } else { 0 };
+    let offset = if offset >= U32 { 8 } else { 0 };
+    if size + offset > 0 { 4 + size + offset } else { 0 }
+}
+
+/// The map from safe names to true ones travels in the archive itself.
+fn comment(member: &Member, changed: Changed) -> String {
+    match changed {
         Changed::Yes => format!("path, base64: {}", BASE64.encode(member.path.as_bytes())),
         Changed::No => String::new(),
-    };
-    push_u32s(out, &[0x0201_4b50]);
-    push_u16s(out, &[MADE_BY, needed(!wide.is_empty())]);
-    push_common(out, member, &name);
-    push_u16s(out, &[name.len() as u16, extra.len() as u16, comment.len() as u16, 0, 0]);
-    push_u32s(out, &[attributes(member), offset.min(U32) as u32]);
-    out.extend_from_slice(&name);
-    out.extend_from_slice(&extra);
-    out.extend_from_slice(comment.as_bytes());
+    }
 }
 
 /// Appends what ends the archive.
@@ -94,12 +117,15 @@ fn push_common(out: &mut Vec<u8>, member: &Member, name: &[u8]) {
     push_u32s(out, &[member.crc().0, size, size]);
 }
 
-fn full_name(member: &Member) -> (Vec<u8>, Changed) {
-    let (mut name, changed) = zip_name(&member.path);
+fn name_length(member: &Member, name: &[u8]) -> u64 {
+    name.len() as u64 + u64::from(member.body == Body::Dir)
+}
+
+fn push_name(out: &mut Vec<u8>, member: &Member, name: &[u8]) {
+    out.extend_from_slice(name);
     if member.body == Body::Dir {
-        name.push(b'/');
+        out.push(b'/');
     }
-    (name, changed)
 }
 
 fn needed(zip64: bool) -> u16 {
@@ -111,17 +137,21 @@ fn attributes(member: &Member) -> u32 {
     match member.body {
         Body::Dir => (0o040_000 | member.mode) << 16 | DIR_ATTRIBUTE,
         Body::Symlink(_) => (0o120_000 | member.mode) << 16,
-        Body::Empty | Body::File(_) | Body::HardLink(_) => (0o100_000 | member.mode) << 16,
+        Body::Empty | Body::File(_) | Body::Copy { .. } | Body::HardLink(_) => (0o100_000 | member.mode) << 16,
     }
 }
 
 /// The extended timestamp, where the time fits its 32 bits.
-fn push_timestamp(extra: &mut Vec<u8>, member: &Member) {
+fn push_timestamp(out: &mut Vec<u8>, member: &Member) {
     if let Ok(seconds) = i32::try_from(member.mtime.seconds) {
-        push_u16s(extra, &[0x5455, 5]);
-        extra.push(1);
-        extra.extend_from_slice(&seconds.to_le_bytes());
+        push_u16s(out, &[0x5455, 5]);
+        out.push(1);
+        out.extend_from_slice(&seconds.to_le_bytes());
     }
+}
+
+fn timestamp_length(member: &Member) -> u64 {
+    if i32::try_from(member.mtime.seconds).is_ok() { 9 } else { 0 }
 }
 
 /// DOS time and date in UTC, held to the years it knows.
@@ -131,7 +161,7 @@ fn dos_time(seconds: i64) -> (u16, u16) {
     let seconds = seconds.clamp(FIRST, LAST);
     let (days, rest) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
     let (year, month, day) = civil(days);
-    let time = (rest / 3600) << 11 | (rest / 60 % 60) << 5 | rest % 60 / 2;
+    let time = (rest / 3600) << 11 | (rest / 60 % 60) << 5 | (rest % 60 / 2);
     let date = (year - 1980) << 9 | month << 5 | day;
     (time as u16, date as u16)
 }

@@ -104,7 +104,9 @@ fn check_segment(segment: &Segment, packs: usize, offset: u64) -> Result<(), Fau
     let block = HOLE_BLOCK as u64;
     match segment.pack {
         None if segment.first != 0 || segment.count != 0 => Err(Fault::Hole),
-        None if segment.raw == 0 || segment.raw % block != 0 || offset % block != 0 => Err(Fault::Hole),
+        None if segment.raw == 0 || !segment.raw.is_multiple_of(block) || !offset.is_multiple_of(block) => {
+            Err(Fault::Hole)
+        }
         None => Ok(()),
         Some(pack) => {
             let end = u64::from(segment.first) + u64::from(segment.count);

@@ -63,7 +63,7 @@ impl<R1: BufRead, R2: BufRead> Merged<R1, R2> {
     /// Where `links` is not empty in the answer, the pair is proven only after [`HardLinks::prove`] has gone over the
     /// same tree once more.
     pub fn finish(mut self) -> Result<Summary, Error> {
-        while let Some(pair) = self.next() {
+        for pair in self.by_ref() {
             pair?;
         }
         // an error yielded before this call has left the walk without an end
