@@ -20,7 +20,7 @@ use crate::api::uploads::Commit;
 use crate::content::digest::Digest;
 use crate::db::operations::{self, Claim, Operation, State};
 use crate::db::uploads::{self, ObjectKind, Upload};
-use crate::db::{Tx, versions};
+use crate::db::{Tx, Woken, versions};
 use crate::domain::version::{Act, UploadState};
 use crate::transaction;
 
@@ -102,6 +102,7 @@ impl App {
     ) -> Result<api::uploads::Operation, Error> {
         let deadline = tokio::time::Instant::now() + wait.min(self.settings.limits.longest_wait.0);
         let mut ear = self.db.wakeups().listen(&topic(id));
+        let mut last = wait.is_zero();
         loop {
             {
                 let mut session = self.db.read().await?;
@@ -110,11 +111,11 @@ impl App {
                     .ok_or_else(|| Error::not_found("operation", id, "operations are named by what began them"))?;
                 let upload = uploads::get(&mut session, found.upload).await?;
                 visible(upload, caller, found.upload)?;
-                if found.state != State::Running || tokio::time::Instant::now() >= deadline {
+                if found.state != State::Running || last {
                     return self.operation_document(&mut session, found).await;
                 }
             }
-            ear.wait(deadline).await;
+            last = ear.wait(deadline).await == Woken::TimeIsUp;
         }
     }
 

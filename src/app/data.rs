@@ -1,23 +1,27 @@
 //! What the push and read roads keep in one process: all of it bounded, all of it dispensable.
 //!
-//! Nothing here is a fact; after a crash it starts empty. Bounds: [`LOCAL_BODIES`] request bodies at once, [`INDEX_CACHE_BYTES`]
-//! of pack indexes, [`RESERVED`] keys of each team that pushed (at most [`RESERVED_TEAMS`] teams), one lock for each pack that
+//! Nothing here is a fact; after a crash it starts empty. Bounds: request bodies that hold [`BODIES_MIB`]
+//! together, [`INDEX_CACHE_BYTES`] of pack indexes, [`RESERVED`] keys of each team that pushed (at most [`RESERVED_TEAMS`] teams), one lock for each pack that
 //! is arriving.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use tokio::sync::{OwnedMutexGuard, Semaphore};
+use tokio::sync::{AcquireError, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
 use uuid::Uuid;
 
 use crate::content::pack::{PackId, PackIndex};
 use crate::store::{Key, Store};
 
-/// Pack, tree and layout bodies taken at the same time, the others wait unread. With a local store each holds about 4 MiB (a
-/// batch being proven, two being written), 12 at most (an index of the largest size).
-pub const LOCAL_BODIES: usize = 16;
-/// The same with a bucket, where each holds two parts, 20 MiB in all.
-pub const BUCKET_BODIES: usize = 8;
+/// Memory of pack, tree and layout bodies that are being taken, in MiB; the others wait unread.
+pub const BODIES_MIB: usize = 128;
+/// What one team's bodies may hold of it, so that a team that trickles does not stop the others.
+pub const TEAM_BODIES_MIB: usize = 96;
+/// What a long body holds with a local store: a batch being proven, two being written, an index. One of many tiny chunks holds
+/// up to twice that.
+const LOCAL_BODY_MIB: u64 = 6;
+/// The same with a bucket, where two parts are held.
+const BUCKET_BODY_MIB: u64 = 20;
 /// Memory of cached pack indexes, as they are counted by [`index_cost`].
 pub const INDEX_CACHE_BYTES: usize = 24 << 20;
 /// Keys reserved by one transaction.
@@ -28,7 +32,9 @@ pub const RESERVED_TEAMS: usize = 1024;
 /// State of the push and read roads in this process.
 #[derive(Debug)]
 pub struct Data {
-    pub(super) bodies: Arc<Semaphore>,
+    body_mib: u64,
+    bodies: Arc<Semaphore>,
+    team_bodies: Mutex<HashMap<Uuid, Weak<Semaphore>>>,
     pub(super) indexes: IndexCache,
     arriving: Mutex<HashMap<(Uuid, PackId), Weak<tokio::sync::Mutex<()>>>>,
     reserved: Mutex<HashMap<Uuid, VecDeque<(u64, Key)>>>,
@@ -37,13 +43,33 @@ pub struct Data {
 impl Data {
     /// Fresh state, bounded for this kind of store.
     pub fn for_store(store: &Store) -> Self {
-        let bodies = if store.is_local() { LOCAL_BODIES } else { BUCKET_BODIES };
         Self {
-            bodies: Arc::new(Semaphore::new(bodies)),
+            body_mib: if store.is_local() { LOCAL_BODY_MIB } else { BUCKET_BODY_MIB },
+            bodies: Arc::new(Semaphore::new(BODIES_MIB)),
+            team_bodies: Mutex::default(),
             indexes: IndexCache::new(INDEX_CACHE_BYTES),
             arriving: Mutex::default(),
             reserved: Mutex::default(),
         }
+    }
+
+    /// Waits until there is memory for a body of `length` bytes of this team; holds that until dropped. First come, first served.
+    pub(super) async fn body_room(&self, team: Uuid, length: u64) -> Result<BodyRoom, AcquireError> {
+        // a short body is held whole, once as it came and once as it goes
+        let mib = u32::try_from((length.div_ceil(1 << 20) * 2).clamp(1, self.body_mib)).unwrap_or(1);
+        let of_team = {
+            let mut teams = locked(&self.team_bodies);
+            teams.retain(|_, bodies| bodies.strong_count() > 0);
+            let known = teams.get(&team).and_then(Weak::upgrade);
+            known.unwrap_or_else(|| {
+                let fresh = Arc::new(Semaphore::new(TEAM_BODIES_MIB));
+                teams.insert(team, Arc::downgrade(&fresh));
+                fresh
+            })
+        };
+        let of_team = of_team.acquire_many_owned(mib).await?;
+        let of_all = self.bodies.clone().acquire_many_owned(mib).await?;
+        Ok(BodyRoom { _permits: (of_team, of_all) })
     }
 
     /// Waits until no other request of this process brings the same pack of the same team; holds that until dropped.
@@ -75,6 +101,12 @@ impl Data {
         }
         reserved.entry(team).or_default().extend(keys);
     }
+}
+
+/// Memory set aside for a body.
+#[derive(Debug)]
+pub(super) struct BodyRoom {
+    _permits: (OwnedSemaphorePermit, OwnedSemaphorePermit),
 }
 
 /// Bytes that a cached index is counted with.
@@ -176,13 +208,40 @@ mod tests {
         assert_eq!(locked(&cache.inner).used, 0);
     }
 
-    #[tokio::test]
-    async fn one_pack_arrives_once_at_a_time_and_its_lock_goes_away() {
+    async fn data() -> Data {
         let directory = tempfile::tempdir().unwrap();
         let url = directory.path().display().to_string();
         let settings = crate::config::StoreSettings { url, ..Default::default() };
         let clock = Arc::new(crate::clock::SystemClock);
-        let data = Data::for_store(&Store::open(&settings, clock).await.unwrap());
+        Data::for_store(&Store::open(&settings, clock).await.unwrap())
+    }
+
+    #[tokio::test]
+    async fn bodies_hold_bounded_memory_and_one_team_leaves_room_for_others() {
+        let data = data().await;
+        let (busy, calm) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        let mut held = Vec::new();
+        for _ in 0..TEAM_BODIES_MIB as u64 / LOCAL_BODY_MIB {
+            held.push(data.body_room(busy, 64 << 20).await.unwrap());
+        }
+        let one_more = data.body_room(busy, 1);
+        tokio::pin!(one_more);
+        assert!(futures::poll!(&mut one_more).is_pending(), "the team has its share");
+        let small: Vec<_> = futures::future::join_all((0..16).map(|_| data.body_room(calm, 1 << 20))).await;
+        assert!(small.iter().all(Result::is_ok), "another team goes on");
+        let full = data.body_room(Uuid::from_u128(3), 64 << 20);
+        tokio::pin!(full);
+        assert!(futures::poll!(&mut full).is_pending(), "all memory is taken");
+        drop((held, small));
+        one_more.await.unwrap();
+        full.await.unwrap();
+        let _fresh = data.body_room(calm, 0).await.unwrap();
+        assert_eq!(locked(&data.team_bodies).len(), 1, "idle teams are forgotten");
+    }
+
+    #[tokio::test]
+    async fn one_pack_arrives_once_at_a_time_and_its_lock_goes_away() {
+        let data = data().await;
         let (team, pack) = (Uuid::nil(), digest(b"pack"));
         let first = data.arrival(team, pack).await;
         let second = data.arrival(team, pack);

@@ -59,8 +59,8 @@ impl App {
 
     async fn take_object(&self, caller: &Caller, put: PutObject, body: &mut Body) -> Result<(), Error> {
         check_length(body.length, 1, self.settings.limits.metadata_body.0)?;
-        let permit = self.data.bodies.clone().acquire_owned().await;
-        let _permit = permit.map_err(|_| Error::internal("the body semaphore was closed"))?;
+        let room = self.data.body_room(caller.team, body.length).await;
+        let _room = room.map_err(|_| Error::internal("the body semaphore was closed"))?;
         let key = match put.kind {
             ObjectKind::Tree => Key::tree(caller.team, self.ids.uuid()),
             ObjectKind::Layout => Key::layout(caller.team, self.ids.uuid()),

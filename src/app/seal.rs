@@ -73,8 +73,8 @@ impl App {
         if let Some(pack) = self.repin(caller, put).await? {
             return Ok((Arrival::Known, pack));
         }
-        let permit = self.data.bodies.clone().acquire_owned().await;
-        let _permit = permit.map_err(|_| Error::internal("the body semaphore was closed"))?;
+        let memory = self.data.body_room(caller.team, body.length).await;
+        let _memory = memory.map_err(|_| Error::internal("the body semaphore was closed"))?;
         let (number, key) = self.reserved_key(caller.team).await?;
         let index = self.store_pack(put.pack, &key, room, body).await?;
         let sealing = sealing(number, caller.team, put, &index);
