@@ -109,7 +109,7 @@ async fn before(api: &Api, version: &Version) -> Result<Version, Error> {
         }
         cursor = page.next;
         if cursor.is_none() {
-            return Err(Error::Usage {
+            return Err(Error::Absent {
                 what: format!("`{}` has no version before it", version.reference),
                 hint: "name two versions: `dray diff OLD NEW`",
             });

@@ -43,6 +43,9 @@ pub enum Error {
     BadReceipt { why: String },
     #[error("`{reference}` holds no `{path}`")]
     NoPath { reference: String, path: String },
+    /// What was asked for is not there: nothing is wrong with the command line.
+    #[error("{what}")]
+    Absent { what: String, hint: &'static str },
     /// A step of the demonstration.
     #[error("{step}: {why}")]
     Demo { step: &'static str, why: String },
@@ -73,6 +76,7 @@ impl Error {
             Self::Damaged { .. } => "damaged",
             Self::BadReceipt { .. } => "bad_receipt",
             Self::NoPath { .. } => "no_such_path",
+            Self::Absent { .. } => "not_found",
             Self::Demo { .. } => "demo",
             Self::Agent(error) => error.code(),
             Self::Role { role, .. } => role,
@@ -91,6 +95,7 @@ impl Error {
             Self::Damaged { .. } => "damaged data",
             Self::BadReceipt { .. } => "receipt refused",
             Self::NoPath { .. } => "no such path",
+            Self::Absent { .. } => "not there",
             Self::Demo { .. } => "demonstration",
             Self::Agent(_) => "agent",
             Self::Role { role, .. } => role,
@@ -103,7 +108,7 @@ impl Error {
             Self::Api(error) => return error.hint(),
             Self::Transfer(error) => return error.hint(),
             Self::Agent(AgentError::Service(error)) => return error.hint(),
-            Self::Usage { hint, .. } => hint,
+            Self::Usage { hint, .. } | Self::Absent { hint, .. } => hint,
             Self::Local { .. } => "see that it exists, is yours and has room",
             Self::BadFile { .. } => "correct it and run the same command again",
             Self::Damaged { .. } => "run `dray verify` on the version; a push of the same files heals it",

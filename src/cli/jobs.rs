@@ -185,7 +185,7 @@ impl Which {
                 break;
             }
         }
-        newest.map(|lease| lease.id).ok_or_else(|| Error::Usage {
+        newest.map(|lease| lease.id).ok_or_else(|| Error::Absent {
             what: format!("job `{job}` holds no live lease"),
             hint: "`dray lease grant` gives it one",
         })

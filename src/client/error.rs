@@ -131,7 +131,7 @@ impl Error {
                 "run the same command again; if it stays, compare this machine's clock with the store's",
             )),
             Self::Interrupted => Some(Cow::Borrowed("run the same command again: it goes on where it stopped")),
-            Self::BadUrl { .. } => Some(Cow::Borrowed("give one like `http://127.0.0.1:7878`")),
+            Self::BadUrl { .. } => Some(Cow::Borrowed("give one like `http://127.0.0.1:7420`")),
             Self::Local { .. } => None,
             Self::Setup(_) => Some(Cow::Borrowed("install the system's CA certificates")),
         }
