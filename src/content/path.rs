@@ -2,7 +2,7 @@
 //!
 //! Names are bytes and are kept as they are; nothing here normalises or repairs. `RelPath` can only be made by
 //! checking, so whoever holds one knows that it never leaves the directory it is joined to. What other systems could
-//! not hold is the business of [`names`] (the portable profile and the warnings).
+//! not hold is the business of the portable profile and of `warnings`.
 
 mod names;
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! thought.
 //!
 //! Memory: the directories on the way, and the places of first files that were not picked (see
-//! [`Leaders`](super::merge::Leaders)).
+//! [`Leaders`]).
 
 #[cfg(test)]
 mod tests;
