@@ -16,6 +16,46 @@
 //! The two houses meet only in `content`, `domain`, `api`, `clock` and `config`. `agent` and `cli` never see `app`, `db`,
 //! `store` or `webhook`. `src/main.rs` is the composition root, the only file that knows both houses.
 //! `tests/it/layering.rs` holds this table against the code.
+//!
+//! # Roads
+//!
+//! ```text
+//! push      client/walk -> content::chunker -> digest -> [known?] app/known -> codec -> pack -> PUT -> app verifies -> store
+//!           -> [commit] tree and layout objects first, then one SQL transaction: version, references
+//! stage-in  scheduler -> app/staging -> agent: trees -> client/pull (written, synced, read back) -> facts -> receipt -> ready
+//!           -> outbox -> callback
+//! stage-out agent seals declared outputs -> client/push (the same road) -> app/outputs -> link, archive
+//! ```
+//!
+//! # Invariants
+//!
+//! 1. An acknowledged pack or version survives the crash of any single process.
+//! 2. No read ever returns bytes whose digest differs.
+//! 3. Every committed version's packs are alive.
+//! 4. An object key is written once, ever.
+//! 5. No team learns of, or reaches, another team's data.
+//! 6. A file in a job's directory is complete and verified, or absent; `ready` is never said otherwise.
+//! 7. One fact, one event id.
+//! 8. Data before row before reference; a crash leaves garbage, never a dangling reference.
+//! 9. Peak memory does not grow with file size or file count.
+//!
+//! # Words
+//!
+//! *team*: the tenant. *dataset*: a named line of versions. *version*: one immutable tree of files. *tree*: what a version holds; its digest is the
+//! version's identity. *layout*: where the bytes of a tree lie in packs. *chunk*: a content-defined run of bytes, named by BLAKE3. *pack*: one
+//! object of many chunks, never rewritten. *upload*: an open attempt to make a version, fenced by an epoch. *job*, *lease*: a declared job; its
+//! tenure of one node. *staging*: bringing a job's inputs near, and onto the leased node. *readiness receipt*: the signed statement that every
+//! staged byte was verified on that node's disk. *output*: what a job brings back; *sealed* on the node, *stored* in the store. *link*: a signed URL.
+//!
+//! # Where this differs from the plan it was built by, and why
+//!
+//! * **A pack's id** is the BLAKE3 that ends its index, not of the whole object. It covers header and index, so every chunk's id, lengths and codec;
+//!   frames are proven by decoding them against the chunk ids. Hashing the frames once more costs 0.3 to 0.5 CPU s/GiB on each side and proves nothing further.
+//! * **Directory times** stand in the layout, one line a directory, since they are restored but no part of a version's identity.
+//! * **An agent's instance** is kept in its cache directory. The directory is locked, so a restarted agent speaks for its node at once instead of waiting a
+//!   minute for the place of its predecessor.
+//! * **Readers of packs that the service has taken** check length and BLAKE3 of a chunk, not its crc32 as well.
+//! * **A lost answer of the store** to a PUT is settled by HEAD and checksum; an absent object is sent again under the same key, conditionally.
 
 pub mod agent;
 pub mod api;

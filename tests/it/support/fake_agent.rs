@@ -63,8 +63,7 @@ impl FakeAgent {
     /// What an honest node would sign for this staging of a job with one input.
     pub fn statement(&self, service: &TestService, staging: &Value, push: &Push, at: &str) -> Readiness {
         let plain = zstd::bulk::decompress(&push.tree.stored, 64 << 20).unwrap();
-        let input =
-            Input { at, subtree: b"", include: &[], exclude: &[], shard: None, links: OutsideLinks::Refuse };
+        let input = Input { at, subtree: b"", include: &[], exclude: &[], shard: None, links: OutsideLinks::Refuse };
         let inputs = vec![(Selection::new(&input).unwrap(), TreeReader::open(&plain[..]).unwrap())];
         let (tree, counts) = staged_tree(inputs).unwrap();
         let text = |field: &str| staging[field].as_str().unwrap().to_owned();
@@ -172,7 +171,9 @@ impl TestService {
     /// The types of one job's events.
     pub async fn told(&self, job: &str) -> Vec<String> {
         let of_job = |event: &&Value| event["subject"] == job;
-        let kind = |event: &Value| event["type"].as_str().unwrap().trim_start_matches("dray.").trim_end_matches(".v1").to_owned();
+        let kind = |event: &Value| {
+            event["type"].as_str().unwrap().trim_start_matches("dray.").trim_end_matches(".v1").to_owned()
+        };
         self.events().await.iter().filter(of_job).map(kind).collect()
     }
 }
