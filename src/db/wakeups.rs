@@ -107,9 +107,11 @@ mod tests {
 
     #[tokio::test]
     async fn silence_ends_at_the_deadline_and_is_interrupted_by_the_poll() {
-        let mut ear = Wakeups::new(Duration::from_millis(1)).listen("job/1");
+        let polled = Wakeups::new(Duration::from_millis(1));
+        let mut ear = polled.listen("job/1");
         assert_eq!(ear.wait(Instant::now() + Duration::from_secs(3_600)).await, Woken::LookAgain);
-        let mut ear = Wakeups::new(Duration::from_secs(3_600)).listen("job/1");
+        let silent = Wakeups::new(Duration::from_secs(3_600));
+        let mut ear = silent.listen("job/1");
         let deadline = Instant::now() + Duration::from_millis(1);
         assert_eq!(ear.wait(deadline).await, Woken::TimeIsUp);
         assert!(Instant::now() >= deadline);

@@ -78,7 +78,8 @@ mod tests {
     #[tokio::test]
     async fn a_trickle_is_cut_though_every_part_comes_in_time() {
         let error = outcome(body(vec![(WINDOW / 8, 1); 64])).await.unwrap_err();
-        assert!(std::error::Error::source(&error).unwrap().is::<Stalled>(), "{error:?}");
+        let chain = std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source());
+        assert!(chain.last().unwrap().is::<Stalled>(), "{error:?}");
     }
 
     #[tokio::test]
