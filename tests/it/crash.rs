@@ -1,6 +1,7 @@
 //! The real binary killed (`SIGKILL`) at random moments of push, commit and stage: what was acknowledged stays, what was not is done again by the same
 //! command, and `ready` is never wrong. 200 kills in all; the seed is printed, `DRAY_TEST_SEED` sets it.
 
+use dray::clock::{Clock, SystemClock};
 use serde_json::Value;
 use std::fs;
 use std::hash::{BuildHasher, Hasher};
@@ -169,6 +170,11 @@ fn change_tree(dice: &mut Dice, tree: &Path) {
     }
 }
 
+/// An end for leases that outlasts the test.
+fn tomorrow() -> String {
+    (SystemClock.now() + jiff::SignedDuration::from_hours(24)).to_string()
+}
+
 fn wait(child: &mut Child, patience: Duration) -> Option<i32> {
     let until = Instant::now() + patience;
     loop {
@@ -287,7 +293,7 @@ fn an_agent_killed_in_staging_says_ready_once_and_only_when_it_is_true() {
         rounds += 1;
         let job =
             site.json(&["job", "submit", job_file.to_str().expect("plain")])["id"].as_str().expect("an id").to_owned();
-        site.json(&["lease", "grant", "--job", &job, "--node", "n1", "--until", "2099-01-01T00:00:00Z"]);
+        site.json(&["lease", "grant", "--job", &job, "--node", "n1", "--until", &tomorrow()]);
         let staging = site.json(&["stage", "--job", &job, "--node", "n1"])["id"].as_str().expect("an id").to_owned();
         for _ in 0..1 + dice.below(4) {
             let agent = start_agent(&site);
