@@ -29,6 +29,9 @@ pub const RESERVED: usize = 16;
 /// Teams whose reserved keys are kept; when there are more, the keys of some are left as known orphans.
 pub const RESERVED_TEAMS: usize = 1024;
 
+/// One lock for each pack that is arriving, by team and pack id; gone with its last holder.
+type Arriving = HashMap<(Uuid, PackId), Weak<tokio::sync::Mutex<()>>>;
+
 /// State of the push and read roads in this process.
 #[derive(Debug)]
 pub struct Data {
@@ -36,7 +39,7 @@ pub struct Data {
     bodies: Arc<Semaphore>,
     team_bodies: Mutex<HashMap<Uuid, Weak<Semaphore>>>,
     pub(super) indexes: IndexCache,
-    arriving: Mutex<HashMap<(Uuid, PackId), Weak<tokio::sync::Mutex<()>>>>,
+    arriving: Mutex<Arriving>,
     reserved: Mutex<HashMap<Uuid, VecDeque<(u64, Key)>>>,
 }
 

@@ -223,7 +223,7 @@ impl Reader {
                 Err(error) => return Err(self.app.unreadable(pack, error).await),
             }
         }
-        let (index, mut decoder) = (index.clone(), self.decoder.take().unwrap_or_else(Decoder::new));
+        let (index, mut decoder) = (index.clone(), self.decoder.take().unwrap_or_default());
         let decode = move || (decode(&mut decoder, &index, chunks, (&stored, bytes.start), &wanted), decoder);
         let decoded =
             spawn_blocking(decode).await.map_err(|error| Error::internal("decoding was cut off").with_source(error))?;

@@ -249,7 +249,7 @@ mod tests {
         let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), 1).unwrap();
         encoder.window_log(27).unwrap();
         encoder.include_contentsize(false).unwrap();
-        std::io::Write::write_all(&mut encoder, &vec![7; 20 << 20]).unwrap();
+        io::Write::write_all(&mut encoder, &vec![7; 20 << 20]).unwrap();
         assert!(read(&encoder.finish().unwrap()).is_err());
     }
 

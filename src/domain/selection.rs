@@ -109,7 +109,7 @@ impl Selection {
             ends.chain([relative.len()])
                 .any(|end| set.is_match(OsStr::from_bytes(relative.get(..end).unwrap_or_default())))
         };
-        self.include.as_ref().is_none_or(hits) && !(!self.exclude.is_empty() && hits(&self.exclude))
+        self.include.as_ref().is_none_or(hits) && (self.exclude.is_empty() || !hits(&self.exclude))
     }
 
     fn place(&self, relative: &[u8]) -> Result<RelPath, Error> {

@@ -61,8 +61,7 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
         return false;
     }
     let is_global_unicast = bits >> 125 == 0b001;
-    let is_special = (segments[0] == 0x2001 && segments[1] < 0x0200) // protocol assignments, Teredo, benchmarking, ORCHID
-        || (segments[0] == 0x2001 && segments[1] == 0x0db8)
+    let is_special = (segments[0] == 0x2001 && (segments[1] < 0x0200 || segments[1] == 0x0db8)) // assignments, Teredo, ORCHID; documentation
         || (segments[0] == 0x3fff && segments[1] < 0x1000);
     is_global_unicast && !is_special
 }

@@ -259,7 +259,8 @@ async fn draining_finishes_what_is_in_flight_and_takes_no_more() {
     assert!(go_on.starts_with(b"HTTP/1.1 100"), "{}", String::from_utf8_lossy(&go_on));
     let app = service.app().clone();
     let mut ear = app.db.wakeups().listen("a long poll");
-    let stopping = tokio::task::spawn(service.stop());
+    let mut stopping = tokio::task::JoinSet::new();
+    stopping.spawn(service.stop());
     // long polls end at once
     let far = tokio::time::Instant::now() + Duration::from_secs(3_600);
     assert_eq!(ear.wait(far).await, dray::app::Woken::TimeIsUp);
@@ -269,5 +270,5 @@ async fn draining_finishes_what_is_in_flight_and_takes_no_more() {
     held.write_all(b"{\"name\":\"blue\"}").await.unwrap();
     let answer = rest(&mut held).await;
     assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
-    stopping.await.unwrap();
+    stopping.join_next().await.unwrap().unwrap();
 }

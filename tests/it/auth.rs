@@ -40,7 +40,7 @@ both_engines! {
         let reader = service.token("default", "team-read").await;
         let node = service.node("gpu-1").await;
         for (method, path, needs) in TABLE {
-            let concrete = path.replace('{', "").replace('}', "");
+            let concrete = path.replace(['{', '}'], "");
             let call = |token: String| {
                 let (service, concrete) = (&service, &concrete);
                 async move { service.call(method.clone(), concrete, &token, &Value::Null).await }

@@ -160,7 +160,7 @@ fn failed_items_are_partial_and_named_last() {
     rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RUSR).unwrap();
     let secret = tree.join("secret");
     fs_err::write(&secret, "x").unwrap();
-    fs_err::set_permissions(&secret, std::fs::Permissions::from_mode(0)).unwrap();
+    fs_err::set_permissions(&secret, std::fs::Permissions::from_mode(0o000)).unwrap();
     let ran = served.run(["push", tree.to_str().unwrap(), "--to", "w/t"]);
     assert!(ran.stdout.contains("skipped: pipe: "), "{ran:?}");
     if rustix::process::geteuid().is_root() {

@@ -21,7 +21,7 @@ async fn start(settings: Settings) -> Result<Service, Error> {
 
 /// The error with its causes, as `main` prints them.
 async fn refused(settings: Settings) -> String {
-    let error = start(settings).await.err().expect("the service started");
+    let error = start(settings).await.expect_err("the service started");
     let mut text = error.to_string();
     let mut next = std::error::Error::source(&error);
     while let Some(cause) = next {

@@ -193,10 +193,12 @@ fn output_of(child: &mut Child) -> String {
     for pipe in [
         child.stdout.take().map(|p| Box::new(p) as Box<dyn Read>),
         child.stderr.take().map(|p| Box::new(p) as Box<dyn Read>),
-    ] {
-        if let Some(mut pipe) = pipe {
-            let _ = pipe.read_to_string(&mut text);
-        }
+    ]
+    .into_iter()
+    .flatten()
+    {
+        let mut pipe = pipe;
+        let _ = pipe.read_to_string(&mut text);
     }
     text
 }

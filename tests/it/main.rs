@@ -1,5 +1,10 @@
 //! All tests that need more than one room: one binary, a file per road.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "seeds, figures and skipped parts are for who runs the tests"
+)]
 
 mod api_base;
 mod archive;

@@ -6,7 +6,7 @@
 
 use super::batch::{Batch, Fate, Stored, Unit};
 use super::catalog::{Catalog, Location};
-use super::courier::Command;
+use super::messages::Command;
 use super::parent::Parent;
 use crate::api::datasets::PackInfo;
 use crate::content::codec::Codec;
@@ -197,7 +197,7 @@ impl<'a> Decisions<'a> {
                 Unit::LargeStart(facts) => Some(&facts.parent),
                 _ => None,
             });
-            if let Some(parent) = starts.last() {
+            if let Some(parent) = starts.next_back() {
                 self.large.clone_from(parent);
             }
             return Vec::new();

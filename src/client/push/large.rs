@@ -5,7 +5,7 @@
 
 use super::Item;
 use super::batch::{Batch, Chunk, FileFacts, MARGIN, Part, REGION, Unit};
-use super::source::{Feed, Stop};
+use super::feed::{Feed, Stop};
 use crate::client::walk::{Place, READ, Stamp, errno_reason};
 use crate::content::chunker::{End, Piece, Splitter, whole_blocks};
 use rustix::fd::OwnedFd;
@@ -75,7 +75,6 @@ fn attempt(feed: &mut Feed, facts: &mut Option<FileFacts>, place: &Place) -> Res
     feed.unit(Unit::LargeStart(Box::new(found)))?;
     // Only a hint; a file system that does not know it reads as well.
     let _ = rustix::fs::fadvise(&file, 0, None, Advice::Sequential);
-    #[expect(clippy::unnecessary_cast, reason = "the field's type differs between architectures")]
     let sparse = (stat.st_blocks as u64).saturating_mul(512) < stamp.size;
     let mut reader = Reader { file: &file, splitter: Splitter::new(), left: None };
     let mut at = 0;

@@ -120,7 +120,7 @@ fn a_source_that_changes_is_noticed() {
         let source = || {
             walks.set(walks.get() + 1);
             let short = usize::from(walks.get() > 1);
-            Ok(pairs[..pairs.len() - short].to_vec().into_iter().map(Ok::<Pair, merge::Error>))
+            Ok(pairs[..pairs.len() - short].iter().cloned().map(Ok::<Pair, merge::Error>))
         };
         let archive = Archive::measure(format, source).unwrap();
         let last = archive.parts(0..archive.length()).unwrap().last().unwrap();
