@@ -225,7 +225,7 @@ both_engines! {
         let upload = service.open(&service.admin, DATASET).await;
         let pack = sample(8, 20);
         proxy.on(Rule::new("PUT", "/packs/").times(1).does(Fault::DropReply));
-        let client = reqwest::Client::builder().timeout(std::time::Duration::from_secs(60)).build().unwrap();
+        let client = reqwest::Client::builder().timeout(Duration::from_secs(60)).build().unwrap();
         let send = || {
             let url = format!("{}/v1/uploads/{}/packs/{}", proxy.url(), upload.id, pack.id);
             let request = client.put(url).bearer_auth(&upload.token).header("dray-upload-epoch", upload.epoch);

@@ -193,7 +193,7 @@ impl<'a> Decisions<'a> {
             return Vec::new();
         };
         if undecided(batches).all(|id| self.catalog.knows(&id)) {
-            let starts = batches.iter().flat_map(|batch| &batch.units).filter_map(|unit| match unit {
+            let mut starts = batches.iter().flat_map(|batch| &batch.units).filter_map(|unit| match unit {
                 Unit::LargeStart(facts) => Some(&facts.parent),
                 _ => None,
             });
