@@ -6,6 +6,7 @@
 use super::api::Api;
 use super::error::{Error, Exit};
 use super::progress::{Meter, Reporter};
+use super::report::PushReport;
 use crate::clock::{Clock, Ids};
 use crate::content::digest::Digest;
 use std::borrow::Cow;
@@ -81,7 +82,7 @@ pub enum TransferError {
     NoSpace { path: PathBuf, needed: u64, free: u64 },
     /// With `--all-or-nothing`.
     #[error("{failed} items failed, so nothing was committed")]
-    SomeFailed { failed: u64, report: Box<super::push::PushReport> },
+    SomeFailed { failed: u64, report: Box<PushReport> },
     /// The service went on losing packs that were pinned for this upload.
     #[error("packs that this push relies on vanished {attempts} times over")]
     PacksVanish { attempts: u32 },

@@ -13,6 +13,7 @@ pub mod progress;
 pub mod pull;
 pub mod push;
 pub mod rate;
+mod report;
 mod retry;
 mod select;
 mod stat_cache;

@@ -5,7 +5,6 @@
 
 use super::context::TransferError;
 use super::download::Fetched;
-use super::pull::Select;
 use super::walk::Globs;
 use crate::api::datasets::Version;
 use crate::content::digest::{Digest, digest};
@@ -23,6 +22,18 @@ use std::sync::Arc;
 const NAMED: usize = 20;
 
 type Keep = Box<dyn Fn(&RelPath) -> bool + Send + Sync>;
+
+/// Which part of the version.
+#[derive(Debug, Clone, Default)]
+pub struct Select {
+    /// This file or subtree, put *at* DEST.
+    pub path: Option<RelPath>,
+    /// Globs relative to the selected root; all when empty.
+    pub include: Vec<String>,
+    pub exclude: Vec<String>,
+    /// `(i, n)`, 1-based: entries are dealt by the hash of their paths.
+    pub shard: Option<(u32, u32)>,
+}
 
 /// The chosen part.
 #[derive(Clone)]

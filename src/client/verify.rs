@@ -7,7 +7,7 @@ use super::download::fetch_tree_and_layout;
 use super::fetch::Packs;
 use super::progress::{Meter, Phase};
 use super::pull::{Pipeline, Scanning, Select, Sink, Waiting, read_file, resolve};
-use super::push::{Item, PushReport};
+use super::report::{Item, PushReport};
 use super::select::Chosen;
 use super::walk::{Found, Step, Walk, WalkOptions, What};
 use super::{Context, Error};

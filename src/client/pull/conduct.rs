@@ -5,6 +5,7 @@
 //! nothing that grows with the tree: what must wait until the end (directory modes and times, hard links) is spooled.
 
 use super::dest::{Dest, Dirs, Missing, in_the_way, local, look, mode, timestamps};
+use super::file::FileFacts;
 use super::finish::{Event, Kept};
 use super::large::{Finish, create};
 use super::reads::is_pack_fault;
@@ -16,7 +17,7 @@ use super::{LocalFiles, record};
 use crate::client::context::TransferError;
 use crate::client::fetch::Packs;
 use crate::client::progress::Meter;
-use crate::client::push::Item;
+use crate::client::report::{Item, PushReport};
 use crate::client::walk::{Stamp, errno_reason};
 use crate::content::buffer::AlignedBuf;
 use crate::content::layout::{FileLayout, Line};
@@ -28,8 +29,8 @@ use crate::content::tree::{Entry, Kind, Time};
 use rustix::fs::{AtFlags, FileType};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender};
+use std::sync::{Arc, OnceLock};
 use tokio_util::sync::CancellationToken;
 
 /// Chunks in all indexes held, about 56 bytes each.
@@ -170,17 +171,8 @@ impl State<'_> {
                     Some(Line::File(layout)) => Arc::new(layout),
                     _ => Arc::new(no_layout(digest)),
                 };
-                let job = FileJob {
-                    number,
-                    path: entry.path,
-                    size,
-                    mode,
-                    mtime,
-                    digest,
-                    layout,
-                    large: std::sync::OnceLock::new(),
-                };
-                self.file(job, decision)
+                let facts = FileFacts { number, path: entry.path, size, mode, mtime, digest, layout };
+                self.file(FileJob { facts, large: OnceLock::new() }, decision)
             }
         }
     }
@@ -344,7 +336,7 @@ impl State<'_> {
 
     fn fail(&mut self, path: &RelPath, error: Errno) {
         Meter::add(&self.with.meter.failed, 1);
-        if self.sums.failed.len() < crate::client::push::PushReport::MAX_ITEMS {
+        if self.sums.failed.len() < PushReport::MAX_ITEMS {
             self.sums.failed.push(Item::new(path.as_bytes(), &errno_reason(error)));
         }
     }
@@ -459,7 +451,7 @@ fn no_layout(digest: crate::content::digest::Digest) -> FileLayout {
 }
 
 fn no_space(dest: &Dest) -> TransferError {
-    let free = super::run::free_bytes(dest).unwrap_or(0);
+    let free = super::dest::free_bytes(dest).unwrap_or(0);
     TransferError::NoSpace { path: dest.path.clone(), needed: free + 1, free }
 }
 

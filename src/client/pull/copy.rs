@@ -1,8 +1,8 @@
 //! Taking a file from this machine instead of the network: hashed while it is copied, never trusted.
 
 use super::dest::Dest;
+use super::file::FileFacts;
 use super::large::{Finish, Unfinished, create, name};
-use super::window::FileJob;
 use crate::client::walk::Stamp;
 use crate::content::buffer::AlignedBuf;
 use crate::content::digest::Hasher;
@@ -19,7 +19,7 @@ pub(super) fn copy(
     dest: &Dest,
     dir: BorrowedFd<'_>,
     from: &File,
-    job: &FileJob,
+    job: &FileFacts,
     how: Finish,
 ) -> Result<Option<Stamp>, Unfinished> {
     let (file, temporary) = create(dest, dir)?;
@@ -35,7 +35,7 @@ pub(super) fn copy(
 }
 
 /// Whether what was copied is what is wanted. Zeros in whole pieces are left out, so holes stay holes.
-fn copy_bytes(from: &File, to: &OwnedFd, job: &FileJob) -> Result<bool, Errno> {
+fn copy_bytes(from: &File, to: &OwnedFd, job: &FileFacts) -> Result<bool, Errno> {
     let mut buffer = AlignedBuf::new(PIECE);
     let mut hasher = Hasher::new();
     let mut at = 0;

@@ -137,6 +137,12 @@ fn open_dir(above: BorrowedFd<'_>, name: &[u8], missing: Missing) -> Result<Owne
     Ok(dir)
 }
 
+/// Free bytes for this user at DEST.
+pub(super) fn free_bytes(dest: &Dest) -> io::Result<u64> {
+    let stat = rustix::fs::fstatvfs(&dest.root)?;
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
 /// What is at a name, without following a link; `None` when nothing is.
 pub(super) fn look(dir: BorrowedFd<'_>, name: &[u8]) -> Result<Option<Stat>, Errno> {
     match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {

@@ -8,7 +8,7 @@ use super::window::{Done, Ended, FileJob, hash_runs};
 use super::write::{Sink, is_whole};
 use crate::client::context::TransferError;
 use crate::client::progress::Meter;
-use crate::client::push::{Item, PushReport};
+use crate::client::report::{Item, PushReport};
 use crate::client::stat_cache;
 use crate::client::walk::{NO_SPACE, Stamp, errno_reason};
 use crate::content::buffer::AlignedBuf;
@@ -219,7 +219,7 @@ impl<'a> Finisher<'a> {
                     && let Sink::Write(dest, _) = self.sink
                 {
                     let path = dest.path.clone();
-                    let free = super::run::free_bytes(dest).unwrap_or(0);
+                    let free = super::dest::free_bytes(dest).unwrap_or(0);
                     return Err(TransferError::NoSpace { path, needed: job.size, free });
                 }
                 Meter::add(&self.meter.failed, 1);

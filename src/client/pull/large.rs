@@ -4,14 +4,13 @@
 
 use super::Durability;
 use super::dest::{Dest, Dirs, Missing, mode, timestamps};
-use super::window::{FileJob, Run};
+use super::file::{FileFacts, Run};
 use crate::client::walk::{Found, READ, Stamp, errno_reason};
 use crate::content::buffer::AlignedBuf;
 use crate::content::digest::{Digest, Hasher};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Advice, AtFlags, Mode, OFlags};
 use rustix::io::Errno;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const CREATE: OFlags =
@@ -49,7 +48,7 @@ impl From<Errno> for Unfinished {
 
 impl LargeFile {
     /// A new temporary file beside where the file will be.
-    pub fn create(dest: &Dest, dirs: &mut Dirs, job: &FileJob) -> Result<Self, Errno> {
+    pub fn create(dest: &Dest, dirs: &mut Dirs, job: &FileFacts) -> Result<Self, Errno> {
         let dir = dirs.parent(&job.path, Missing::Fail)?;
         let (file, temporary) = create(dest, dir)?;
         let dir = rustix::io::fcntl_dupfd_cloexec(dir, 0)?;
@@ -62,7 +61,7 @@ impl LargeFile {
     }
 
     /// Gives the file its length, mode, times and name. The bytes were proven by the caller.
-    pub fn finish(&self, job: &FileJob, how: Finish) -> Result<Stamp, Unfinished> {
+    pub fn finish(&self, job: &FileFacts, how: Finish) -> Result<Stamp, Unfinished> {
         let stamp = name(&self.file, self.dir.as_fd(), &self.temporary, job, how)?;
         self.finished.store(true, Ordering::Relaxed);
         Ok(stamp)
@@ -82,7 +81,7 @@ pub(super) fn name(
     file: &OwnedFd,
     dir: BorrowedFd<'_>,
     temporary: &str,
-    job: &FileJob,
+    job: &FileFacts,
     how: Finish,
 ) -> Result<Stamp, Unfinished> {
     if job.layout.segments.last().is_some_and(|last| last.pack.is_none()) {
@@ -158,9 +157,4 @@ pub(in crate::client) fn read_found(found: &Found) -> Result<Digest, String> {
         read_back(&file, found.stamp.size)
     };
     read().map_err(errno_reason)
-}
-
-/// The shared temporary file of a job, made by whoever comes first.
-pub(super) fn shared<'j>(dest: &Arc<Dest>, dirs: &mut Dirs, job: &'j FileJob) -> Result<&'j LargeFile, String> {
-    job.large.get_or_init(|| LargeFile::create(dest, dirs, job).map_err(errno_reason)).as_ref().map_err(Clone::clone)
 }

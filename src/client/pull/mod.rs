@@ -7,6 +7,7 @@
 mod conduct;
 mod copy;
 mod dest;
+mod file;
 mod finish;
 mod large;
 mod reads;
@@ -17,6 +18,7 @@ mod settle;
 mod window;
 mod write;
 
+pub use crate::client::select::Select;
 pub use run::pull;
 
 pub(in crate::client) use large::read_found as read_file;
@@ -25,27 +27,14 @@ pub(in crate::client) use scan::Decisions as Scanning;
 pub(in crate::client) use settle::Later as Waiting;
 pub(in crate::client) use write::Sink;
 
-use crate::client::push::Item;
 use crate::client::rate::Limit;
+use crate::client::report::Item;
 use crate::content::digest::Digest;
-use crate::content::path::RelPath;
 use serde::Serialize;
 use std::fmt::Debug;
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
-
-/// Which part of the version.
-#[derive(Debug, Clone, Default)]
-pub struct Select {
-    /// This file or subtree, put *at* DEST.
-    pub path: Option<RelPath>,
-    /// Globs relative to the selected root; all when empty.
-    pub include: Vec<String>,
-    pub exclude: Vec<String>,
-    /// `(i, n)`, 1-based: entries are dealt by the hash of their paths.
-    pub shard: Option<(u32, u32)>,
-}
 
 /// When a file counts as safely on the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

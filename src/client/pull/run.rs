@@ -5,7 +5,7 @@
 //! replaced meanwhile (repack), the pull begins again and keeps what is there.
 
 use super::conduct::{Conducted, Conductor};
-use super::dest::Dest;
+use super::dest::{Dest, free_bytes};
 use super::finish::{Account, Finisher, Wrong};
 use super::large::Finish;
 use super::reads;
@@ -28,7 +28,7 @@ use crate::content::plan::Limits;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::sync_channel;
-use std::{io, thread};
+use std::thread;
 
 /// Times that a replaced layout is followed.
 const LAYOUTS: u32 = 5;
@@ -296,12 +296,6 @@ impl Pipeline {
 fn limits(memory: u64) -> Limits {
     let window = (memory / 16).clamp(2 << 20, 32 << 20);
     Limits { window, read: window, gap: 128 << 10, places: 4_096 }
-}
-
-/// Free bytes for this user at DEST.
-pub(super) fn free_bytes(dest: &Dest) -> io::Result<u64> {
-    let stat = rustix::fs::fstatvfs(&dest.root)?;
-    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
 fn sync(dest: &Dest, durability: Durability) -> Result<(), TransferError> {

@@ -6,7 +6,7 @@
 use super::dest::{Dest, Dirs, Missing, look, mode, timestamps};
 use crate::client::context::TransferError;
 use crate::client::download::temporary;
-use crate::client::push::{Item, PushReport};
+use crate::client::report::{Item, PushReport};
 use crate::client::walk::{Stamp, errno_reason};
 use crate::content::path::RelPath;
 use crate::content::tree::Time;

@@ -4,21 +4,19 @@
 //! as in the file, since the kernel copies those several times faster. Chunks are proven by crc32 (or wholly, when asked) as
 //! they are decoded; a damaged chunk damages the files it belongs to and nothing else.
 
-use crate::client::push::Item;
+use crate::client::report::Item;
 use crate::content::buffer::{AlignedBuf, PAGE};
 use crate::content::codec::{Codec, Decoder};
 use crate::content::crc::Crc32;
 use crate::content::digest::{Digest, Hasher};
-use crate::content::layout::FileLayout;
 use crate::content::pack::verify_chunk;
-use crate::content::path::RelPath;
 use crate::content::plan::{Read, Wanted, Window};
-use crate::content::tree::Time;
 use bytes::Bytes;
 use std::collections::{BTreeMap, HashMap};
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::{Arc, OnceLock};
 
+use super::file::{FileFacts, Run};
 use super::large::LargeFile;
 
 /// Runs of at least this length lie in the buffer as in the file.
@@ -26,19 +24,20 @@ const ALIGN_FROM: u64 = 16 << 10;
 /// Zeros that holes are hashed from.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// A file to be written, or only proven.
+/// A file on its way.
 #[derive(Debug)]
 pub(in crate::client) struct FileJob {
-    /// Counts the selected entries.
-    pub number: u64,
-    pub path: RelPath,
-    pub size: u64,
-    pub mode: u32,
-    pub mtime: Time,
-    pub digest: Digest,
-    pub layout: Arc<FileLayout>,
+    pub facts: FileFacts,
     /// Where a file that does not fit into one window is written.
     pub large: OnceLock<Result<LargeFile, String>>,
+}
+
+impl Deref for FileJob {
+    type Target = FileFacts;
+
+    fn deref(&self) -> &FileFacts {
+        &self.facts
+    }
 }
 
 /// A window with all that is known about it.
@@ -58,16 +57,6 @@ pub(in crate::client) struct Fetched {
     pub job: Job,
     /// Or why they could not be had.
     pub parts: Vec<Result<Vec<Bytes>, String>>,
-}
-
-/// A run of bytes of one file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::client) struct Run {
-    /// Where in the file.
-    pub offset: u64,
-    pub length: u64,
-    /// Where in the buffer; `None` for a hole.
-    pub at: Option<usize>,
 }
 
 /// What is wrong with a file's bytes.

@@ -4,9 +4,10 @@
 //! Pieces of larger files are written here too; their digest follows in order, in `finish`.
 
 use super::dest::{Dest, Dirs, Missing};
-use super::large::{Finish, Unfinished, create, name, shared, write_runs};
-use super::window::{Damage, Done, Ended, Fetched, FileJob, Proof, Run, decode, hash_runs};
-use crate::client::push::Item;
+use super::file::{FileFacts, Run};
+use super::large::{Finish, LargeFile, Unfinished, create, name, write_runs};
+use super::window::{Damage, Done, Ended, Fetched, FileJob, Proof, decode, hash_runs};
+use crate::client::report::Item;
 use crate::client::walk::errno_reason;
 use crate::content::codec::Decoder;
 use crate::content::digest::Hasher;
@@ -99,7 +100,7 @@ impl Writer {
 fn write(
     dest: &Dest,
     dirs: &mut Dirs,
-    job: &FileJob,
+    job: &FileFacts,
     runs: &[Run],
     done: &Done,
     how: Finish,
@@ -116,7 +117,7 @@ fn write(
 }
 
 /// Whether the runs are all of the file.
-pub(in crate::client) fn is_whole(job: &FileJob, runs: &[Run]) -> bool {
+pub(in crate::client) fn is_whole(job: &FileFacts, runs: &[Run]) -> bool {
     runs.first().is_some_and(|first| first.offset == 0) && runs.iter().map(|run| run.length).sum::<u64>() == job.size
 }
 
@@ -135,4 +136,9 @@ fn guilty(number: u64, done: &Done) -> Option<u32> {
         }
     }
     None
+}
+
+/// The shared temporary file of a job, made by whoever comes first.
+fn shared<'j>(dest: &Arc<Dest>, dirs: &mut Dirs, job: &'j FileJob) -> Result<&'j LargeFile, String> {
+    job.large.get_or_init(|| LargeFile::create(dest, dirs, job).map_err(errno_reason)).as_ref().map_err(Clone::clone)
 }

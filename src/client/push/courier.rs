@@ -4,6 +4,7 @@
 //! that giving an answer never waits. Two packs are in flight at most: the ordering thread sends no third. When the caller
 //! cancels, packs under way have [`GRACE`] to arrive, since what is acknowledged need not be sent again.
 
+use super::messages::{Command, Event};
 use super::pack::Sealed;
 use crate::api::datasets::PackInfo;
 use crate::api::uploads::{EPOCH_HEADER, Known, KnownPacks, Upload};
@@ -23,26 +24,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::Receiver;
 use tokio_util::sync::CancellationToken;
 
-use super::order::Event;
-
 /// How long packs under way may go on after the caller has cancelled.
 const GRACE: Duration = Duration::from_secs(2);
-
-/// What the ordering thread wants done.
-#[derive(Debug)]
-pub(super) enum Command {
-    /// Ask which packs hold these chunks.
-    Ask {
-        group: u64,
-        chunks: Vec<Digest>,
-    },
-    /// Fetch the indexes of these packs.
-    Load {
-        group: u64,
-        packs: Vec<PackId>,
-    },
-    Put(Sealed),
-}
 
 /// The upload that everything goes to; none on a dry run, where nothing is asked or sent.
 #[derive(Debug, Clone)]

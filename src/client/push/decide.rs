@@ -6,7 +6,7 @@
 
 use super::batch::{Batch, Fate, Stored, Unit};
 use super::catalog::{Catalog, Location};
-use super::courier::Command;
+use super::messages::Command;
 use super::parent::Parent;
 use crate::api::datasets::PackInfo;
 use crate::content::codec::Codec;

@@ -5,7 +5,7 @@
 
 use super::Item;
 use super::batch::{Batch, Chunk, FileFacts, MARGIN, Part, REGION, Unit};
-use super::source::{Feed, Stop};
+use super::feed::{Feed, Stop};
 use crate::client::walk::{Place, READ, Stamp, errno_reason};
 use crate::content::chunker::{End, Piece, Splitter, whole_blocks};
 use rustix::fd::OwnedFd;

@@ -9,7 +9,9 @@ mod catalog;
 mod commit;
 mod courier;
 mod decide;
+mod feed;
 mod large;
+mod messages;
 mod order;
 mod pack;
 mod parent;
@@ -21,11 +23,11 @@ mod source;
 mod spool;
 mod worker;
 
+pub use crate::client::report::{Item, PushReport};
 pub use run::push;
 
 use crate::api::uploads::OutputOf;
 use crate::client::rate::Limit;
-use serde::Serialize;
 use std::path::PathBuf;
 
 /// What to push, where to, and within which bounds.
@@ -80,57 +82,4 @@ impl PushOptions {
             output: None,
         }
     }
-}
-
-/// One entry that did not go along, and why. Paths are escaped for people and logs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Item {
-    pub path: String,
-    /// Base64 of the path's bytes where it is not UTF-8.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub path_b64: Option<String>,
-    /// A stable word, for example `fifo`, `permission_denied`, `changed`, `vanished`.
-    pub reason: String,
-}
-
-/// The `push` document of the command line, field for field.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct PushReport {
-    /// `warehouse/aisle-cams@v3`; absent after a dry run.
-    #[serde(rename = "ref")]
-    pub reference: Option<String>,
-    pub version: Option<String>,
-    /// UUID of the version.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub version_id: Option<String>,
-    /// Tree digest.
-    pub digest: String,
-    pub files: u64,
-    pub dirs: u64,
-    pub symlinks: u64,
-    /// Logical bytes of the tree.
-    pub bytes: u64,
-    pub chunks: u64,
-    /// Request body bytes of packs, tree and layout, retries included.
-    pub sent_bytes: u64,
-    /// Bytes of the packs this push added.
-    pub stored_bytes: u64,
-    /// Logical bytes that were there already.
-    pub reused_bytes: u64,
-    /// At most [`PushReport::MAX_ITEMS`]; the counts say how many there were.
-    pub skipped: Vec<Item>,
-    pub failed: Vec<Item>,
-    pub incomplete: bool,
-    pub seconds: f64,
-    pub skipped_count: u64,
-    pub failed_count: u64,
-    /// The tree equals the newest version's: no new version was made.
-    pub unchanged: bool,
-    pub dry_run: bool,
-    pub warnings: Vec<String>,
-}
-
-impl PushReport {
-    /// Longest list of skipped, of failed, and of warned-about entries that is kept.
-    pub const MAX_ITEMS: usize = 10_000;
 }

@@ -9,14 +9,12 @@
 //! being filled. This thread blocks only on its inbox.
 
 use super::batch::{Batch, Part, Slot, Unit};
-use super::courier::Command;
 use super::decide::Decisions;
+use super::messages::{Command, Event, Job};
 use super::place::Placing;
-use crate::api::datasets::PackInfo;
 use crate::client::Error;
 use crate::client::context::TransferError;
 use crate::content::digest::Hasher;
-use crate::content::pack::PackIndex;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::Duration;
@@ -25,42 +23,6 @@ use std::time::Duration;
 const IN_FLIGHT: usize = 2;
 /// Zeros that holes are hashed from.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
-
-/// What arrives in the inbox.
-#[derive(Debug)]
-pub(super) enum Event {
-    Hashed(Batch),
-    Encoded(Batch),
-    /// The walk is over: so many batches were handed out.
-    SourceEnded {
-        batches: u64,
-        warnings: Vec<String>,
-    },
-    Known {
-        group: u64,
-        packs: Vec<PackInfo>,
-    },
-    Loaded {
-        group: u64,
-        indexes: Vec<PackIndex>,
-    },
-    Sent {
-        bytes: u64,
-        took: Duration,
-    },
-    /// The caller has cancelled.
-    Stop,
-    /// Nobody waits for this push any more, and nothing under way will answer.
-    Abandoned,
-    Failed(TransferError),
-}
-
-/// What a worker is to do.
-#[derive(Debug)]
-pub(super) enum Job {
-    Hash(Batch),
-    Encode(Batch),
-}
 
 /// The channels around this thread.
 #[derive(Debug)]

@@ -15,12 +15,14 @@ use super::batch::{MARGIN, REGION, Slot};
 use super::catalog::Catalog;
 use super::courier::{self, Destination};
 use super::decide::Decisions;
-use super::order::{Event, Job, Links, Order, Ordered};
+use super::feed::Feed;
+use super::messages::{Command, Event, Job};
+use super::order::{Links, Order, Ordered};
 use super::pack::Shape;
 use super::parent::{Cursor, Parent};
 use super::place::Placing;
 use super::record::Record;
-use super::source::{Feed, Source};
+use super::source::Source;
 use super::worker;
 use crate::client::context::TransferError;
 use crate::client::progress::Meter;
@@ -97,7 +99,7 @@ fn slots(memory: u64) -> usize {
 struct Ends {
     inbox_in: SyncSender<Event>,
     inbox: Receiver<Event>,
-    commands: tokio::sync::mpsc::Sender<courier::Command>,
+    commands: tokio::sync::mpsc::Sender<Command>,
     cancel: CancellationToken,
     slots: usize,
 }

@@ -15,8 +15,8 @@ mod tests;
 pub use rules::Globs;
 
 use super::context::TransferError;
-use super::push::Item;
-use crate::content::path::{PathError, RelPath, escaped};
+use super::report::Item;
+use crate::content::path::{PathError, RelPath};
 use crate::content::tree::Time;
 use links::LinkTable;
 use names::{LEAST_BUDGET, Names};
@@ -350,14 +350,6 @@ impl Walk {
 
     fn fail(&mut self, path: &RelPath, error: Errno) {
         self.ready.push_back(Step::Failed(Item::new(path.as_bytes(), &errno_reason(error))));
-    }
-}
-
-impl Item {
-    /// `path` is shown escaped, and given whole in base64 where it is not UTF-8.
-    pub fn new(path: &[u8], reason: &str) -> Self {
-        let path_b64 = std::str::from_utf8(path).is_err().then(|| data_encoding::BASE64.encode(path));
-        Self { path: escaped(path).to_string(), path_b64, reason: reason.to_owned() }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The walk on real directories: every kind of entry, every oddity of names.
 
 use super::*;
+use crate::content::path::escaped;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};

@@ -1,0 +1,68 @@
+//! The documents that transfers end with, and the lists in them.
+//!
+//! Plain values: nothing here knows how they come about. Lists are bounded, with counts beside them; paths are escaped for
+//! people and logs, and given whole in base64 where they are not UTF-8.
+
+use crate::content::path::escaped;
+use serde::Serialize;
+
+/// One entry that did not go along, and why. Paths are escaped for people and logs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Item {
+    pub path: String,
+    /// Base64 of the path's bytes where it is not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path_b64: Option<String>,
+    /// A stable word, for example `fifo`, `permission_denied`, `changed`, `vanished`.
+    pub reason: String,
+}
+
+impl Item {
+    /// `path` is shown escaped, and given whole in base64 where it is not UTF-8.
+    pub fn new(path: &[u8], reason: &str) -> Self {
+        let path_b64 = std::str::from_utf8(path).is_err().then(|| data_encoding::BASE64.encode(path));
+        Self { path: escaped(path).to_string(), path_b64, reason: reason.to_owned() }
+    }
+}
+
+/// The `push` document of the command line, field for field.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct PushReport {
+    /// `warehouse/aisle-cams@v3`; absent after a dry run.
+    #[serde(rename = "ref")]
+    pub reference: Option<String>,
+    pub version: Option<String>,
+    /// UUID of the version.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version_id: Option<String>,
+    /// Tree digest.
+    pub digest: String,
+    pub files: u64,
+    pub dirs: u64,
+    pub symlinks: u64,
+    /// Logical bytes of the tree.
+    pub bytes: u64,
+    pub chunks: u64,
+    /// Request body bytes of packs, tree and layout, retries included.
+    pub sent_bytes: u64,
+    /// Bytes of the packs this push added.
+    pub stored_bytes: u64,
+    /// Logical bytes that were there already.
+    pub reused_bytes: u64,
+    /// At most [`PushReport::MAX_ITEMS`]; the counts say how many there were.
+    pub skipped: Vec<Item>,
+    pub failed: Vec<Item>,
+    pub incomplete: bool,
+    pub seconds: f64,
+    pub skipped_count: u64,
+    pub failed_count: u64,
+    /// The tree equals the newest version's: no new version was made.
+    pub unchanged: bool,
+    pub dry_run: bool,
+    pub warnings: Vec<String>,
+}
+
+impl PushReport {
+    /// Longest list of skipped, of failed, and of warned-about entries that is kept.
+    pub const MAX_ITEMS: usize = 10_000;
+}
