@@ -77,7 +77,8 @@ mod tests {
             let (tree_bytes, layout_bytes) = (version.tree(), version.layout());
             let both = [&tree_bytes[..], b"\0", &layout_bytes].concat();
             let names = [version.pairs[0].0.path.as_bytes(), b"\0", version.pairs[1].0.path.as_bytes()].concat();
-            let targets: [(fn(&[u8]), Vec<u8>); 4] =
+            type Target = fn(&[u8]);
+            let targets: [(Target, Vec<u8>); 4] =
                 [(tree, tree_bytes), (layout, layout_bytes), (merged, both), (path, names)];
             for (target, bytes) in targets {
                 target(&bytes);
