@@ -124,6 +124,11 @@ impl StageIn {
         self.voice.progress.set_total(counts.bytes);
         if known.is_none() {
             self.begin(&job_dir, &counts)?;
+        } else {
+            let dir = job_dir.clone();
+            let local = |error: std::io::Error| staging_fault("local_io", error);
+            let removed = tokio::task::spawn_blocking(move || staged::remove_parts(&dir)).await;
+            removed.map_err(|error| staging_fault("broken", error))?.map_err(local)?;
         }
         let pulled = self.voice.while_running(StagingState::Pulling, self.pull_all(&job_dir)).await?;
         self.voice.say(&self.voice.report(StagingState::Verifying)).await?;

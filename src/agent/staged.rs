@@ -12,9 +12,10 @@ use crate::client::{Context, Error as ClientError};
 use crate::content::codec::MAX_WINDOW;
 use crate::content::digest::{Digest, Hasher};
 use crate::content::tree::{Counts, Kind, TreeReader};
+use crate::domain::job::OUT;
 use crate::domain::selection::{Input, OutsideLinks, Picker, Selection, staged_tree};
 use data_encoding::BASE64;
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Seek, Write};
@@ -22,6 +23,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+/// Deeper than any path of a tree.
+const MAX_DEPTH: usize = 300;
 /// Largest tree document taken from the service, compressed.
 const MAX_DOCUMENT: u64 = 8 << 30;
 
@@ -237,6 +240,34 @@ pub fn look(job_dir: &Path, facts: &Path) -> io::Result<Look> {
     Ok(found)
 }
 
+/// Removes what a killed pull left half-written below the job's directory, `out/` excepted. Follows no link. Blocking.
+pub fn remove_parts(job_dir: &Path) -> io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match rustix::fs::open(job_dir, flags, Mode::empty()) {
+        Err(rustix::io::Errno::NOENT) => Ok(()),
+        opened => remove_parts_in(&opened?, 0),
+    }
+}
+
+fn remove_parts_in(dir: &OwnedFd, depth: usize) -> io::Result<()> {
+    for entry in rustix::fs::Dir::read_from(dir)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let bytes = name.to_bytes();
+        if bytes == b"." || bytes == b".." || (depth == 0 && bytes == OUT.as_bytes()) {
+            continue;
+        }
+        let kind = FileType::from_raw_mode(rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode);
+        if kind == FileType::Directory && depth < MAX_DEPTH {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            remove_parts_in(&rustix::fs::openat(dir, name, flags, Mode::empty())?, depth + 1)?;
+        } else if kind == FileType::RegularFile && bytes.starts_with(b".dray-") && bytes.ends_with(b".part") {
+            rustix::fs::unlinkat(dir, name, AtFlags::empty())?;
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -249,6 +280,24 @@ mod tests {
         let facts = dir.with_extension("facts");
         std::fs::write(&facts, serde_json::to_vec(&fact).expect("json")).expect("written");
         facts
+    }
+
+    #[test]
+    fn only_half_written_files_are_removed() {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let (job, elsewhere) = (root.path().join("job"), root.path().join("elsewhere"));
+        for dir in [job.join("in/deep"), job.join("out"), elsewhere.clone()] {
+            std::fs::create_dir_all(dir).expect("made");
+        }
+        let kept = [job.join("in/a.part"), job.join("out/.dray-1.part"), elsewhere.join(".dray-2.part")];
+        let gone = [job.join("in/.dray-3.part"), job.join("in/deep/.dray-4.part")];
+        for path in kept.iter().chain(&gone) {
+            std::fs::write(path, "x").expect("written");
+        }
+        std::os::unix::fs::symlink(&elsewhere, job.join("in/link")).expect("linked");
+        remove_parts(&job).expect("removed");
+        assert!(kept.iter().all(|path| path.exists()) && !gone.iter().any(|path| path.exists()));
+        remove_parts(&root.path().join("absent")).expect("nothing to do");
     }
 
     #[test]
