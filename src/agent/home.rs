@@ -8,6 +8,7 @@
 //!   state/<staging>.json           what this agent has done for a staging, written atomically and synced
 //!   state/<staging>.facts          one line a staged file: the cheap proof that it has not changed
 //!   sealed/<job>-<lease epoch>/    outputs taken out of the job's reach
+//!   kept/<job>-<lease epoch>/      what a failed output left behind; never deleted by the agent
 //!   temp/  trash/
 //! ```
 //!
@@ -161,6 +162,20 @@ impl Home {
             .collect()
     }
 
+    /// Sets aside what a job wrote and what was sealed of it, out of reach of [`Self::forget`]. May be repeated.
+    pub fn keep(&self, record: &Record) -> std::io::Result<PathBuf> {
+        let kept = self.root.join("kept").join(format!("{}-{}", record.job, record.epoch));
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&kept)?;
+        let out = self.job_dir(&record.job, record.epoch).join("out");
+        for (from, name) in [(out, "out"), (self.sealed_dir(&record.job, record.epoch), "sealed")] {
+            match fs::rename(from, kept.join(name)) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(kept)
+    }
+
     /// Takes a staging's directories away and forgets it. The space is free once [`Self::empty_trash`] has run.
     pub fn forget(&self, record: &Record, name: &str) -> Result<(), Error> {
         let places =
@@ -295,6 +310,9 @@ mod tests {
         };
         home.save(&record).expect("saved");
         let job = home.job_dir("j", 1);
+        std::fs::create_dir_all(job.join("out")).expect("made");
+        std::fs::write(job.join("out/result"), "r").expect("written");
+        let kept = home.keep(&record).expect("kept");
         std::fs::create_dir_all(job.join("deep")).expect("made");
         std::fs::write(job.join("deep/file"), "x").expect("written");
         std::os::unix::fs::symlink(&outside, job.join("link")).expect("linked");
@@ -303,6 +321,6 @@ mod tests {
         assert!(!job.exists() && home.records().is_empty());
         home.empty_trash();
         assert_eq!(std::fs::read_dir(home.root().join("trash")).expect("trash").count(), 0);
-        assert!(outside.join("kept").exists());
+        assert!(outside.join("kept").exists() && kept.join("out/result").exists());
     }
 }

@@ -30,6 +30,15 @@ const MAX_DEPTH: usize = 256;
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(120);
 
+/// How one output ended here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Brought {
+    /// Stored, or there was nothing.
+    Settled,
+    /// Its bytes are still only on this node.
+    Failed,
+}
+
 /// One ended staging to bring home.
 #[derive(Debug)]
 pub struct StageOut {
@@ -63,10 +72,14 @@ impl StageOut {
         {
             tracing::error!(%error, "cannot record a return");
         }
+        let mut failed = false;
         for name in &self.work.outputs {
             if let Some(spec) = self.work.job.spec.output.iter().find(|spec| spec.name == *name) {
-                self.bring(spec).await?;
+                failed |= self.bring(spec).await? == Brought::Failed;
             }
+        }
+        if failed {
+            self.keep(&record);
         }
         let name = self.voice.context.ids.uuid().to_string();
         if let Err(error) = self.home.forget(&record, &name) {
@@ -88,7 +101,15 @@ impl StageOut {
         }
     }
 
-    async fn bring(&self, spec: &OutputSpec) -> Result<(), Unheard> {
+    /// What could not be brought home is never deleted: it waits for a person.
+    fn keep(&self, record: &Record) {
+        match self.home.keep(record) {
+            Ok(path) => tracing::error!(path = %path.display(), "an output failed; what the job wrote is kept there"),
+            Err(error) => tracing::error!(%error, "an output failed, and what the job wrote cannot be set aside"),
+        }
+    }
+
+    async fn bring(&self, spec: &OutputSpec) -> Result<Brought, Unheard> {
         let voice = &self.voice;
         voice.output(&spec.name, OutputState::Sealing, OutputFacts::default()).await?;
         let out = self.home.job_dir(&self.work.job.id, self.work.lease.epoch).join("out");
@@ -103,12 +124,14 @@ impl StageOut {
             Err(error) => {
                 let error = StagingError { code: "seal_failed".to_owned(), detail: error.to_string() };
                 let facts = OutputFacts { error: Some(error), ..OutputFacts::default() };
-                return voice.output(&spec.name, OutputState::Failed, facts).await;
+                voice.output(&spec.name, OutputState::Failed, facts).await?;
+                return Ok(Brought::Failed);
             }
         };
         if found.files == 0 {
             let facts = OutputFacts { skipped: found.skipped, ..OutputFacts::default() };
-            return voice.output(&spec.name, OutputState::Missing, facts).await;
+            voice.output(&spec.name, OutputState::Missing, facts).await?;
+            return Ok(Brought::Settled);
         }
         voice.output(&spec.name, OutputState::Sealed, found.facts()).await?;
         voice.output(&spec.name, OutputState::Storing, found.facts()).await?;
@@ -120,11 +143,15 @@ impl StageOut {
                     version: report.version_id,
                     ..found.facts()
                 };
-                voice.output(&spec.name, OutputState::Stored, facts).await
+                voice.output(&spec.name, OutputState::Stored, facts).await?;
+                Ok(Brought::Settled)
             }
             Err(error) => {
                 let error = StagingError { code: error.code().to_owned(), detail: error.to_string() };
-                voice.output(&spec.name, OutputState::Failed, OutputFacts { error: Some(error), ..found.facts() }).await
+                voice
+                    .output(&spec.name, OutputState::Failed, OutputFacts { error: Some(error), ..found.facts() })
+                    .await?;
+                Ok(Brought::Failed)
             }
         }
     }
