@@ -2,7 +2,7 @@
 
 use super::dest::Dest;
 use super::file::FileFacts;
-use super::large::{Finish, Unfinished, create, name};
+use super::large::{Finish, Unfinished, create, name, sync};
 use crate::client::walk::Stamp;
 use crate::content::buffer::AlignedBuf;
 use crate::content::digest::Hasher;
@@ -24,7 +24,9 @@ pub(super) fn copy(
 ) -> Result<Option<Stamp>, Unfinished> {
     let (file, temporary) = create(dest, dir)?;
     let copied = match copy_bytes(from, &file, job) {
-        Ok(true) => name(&file, dir, &temporary, job, how).map(Some),
+        Ok(true) => {
+            sync(&file, how).map_err(Unfinished::Io).and_then(|()| name(&file, dir, &temporary, job, how)).map(Some)
+        }
         Ok(false) => Ok(None),
         Err(error) => Err(error.into()),
     };

@@ -62,6 +62,8 @@ impl LargeFile {
 
     /// Gives the file its length, mode, times and name. The bytes were proven by the caller.
     pub fn finish(&self, job: &FileFacts, how: Finish) -> Result<Stamp, Unfinished> {
+        fill_out(&self.file, job)?;
+        sync(&self.file, how)?;
         let stamp = name(&self.file, self.dir.as_fd(), &self.temporary, job, how)?;
         self.finished.store(true, Ordering::Relaxed);
         Ok(stamp)
@@ -76,7 +78,24 @@ impl Drop for LargeFile {
     }
 }
 
-/// Gives a written file its length, mode, times and name.
+/// Gives a written file its length where it ends in a hole.
+pub(super) fn fill_out(file: &OwnedFd, job: &FileFacts) -> Result<(), Errno> {
+    match job.layout.segments.last() {
+        Some(last) if last.pack.is_none() => rustix::fs::ftruncate(file, job.size),
+        _ => Ok(()),
+    }
+}
+
+/// Brings a file's bytes to the disk where they are read back from there.
+pub(super) fn sync(file: &OwnedFd, how: Finish) -> Result<(), Errno> {
+    match how.durability {
+        Durability::ReadBack => rustix::fs::fsync(file),
+        Durability::Batch => Ok(()),
+    }
+}
+
+/// Gives a written file its mode, times and name; before that, where it is asked for, proves what the disk holds of it, which
+/// the caller has synced. The end of the pull syncs the names.
 pub(super) fn name(
     file: &OwnedFd,
     dir: BorrowedFd<'_>,
@@ -84,11 +103,7 @@ pub(super) fn name(
     job: &FileFacts,
     how: Finish,
 ) -> Result<Stamp, Unfinished> {
-    if job.layout.segments.last().is_some_and(|last| last.pack.is_none()) {
-        rustix::fs::ftruncate(file, job.size)?;
-    }
     if how.durability == Durability::ReadBack {
-        rustix::fs::fsync(file)?;
         rustix::fs::fadvise(file, 0, None, Advice::DontNeed)?;
         let actual = read_back(file, job.size)?;
         if actual != job.digest {
@@ -98,9 +113,6 @@ pub(super) fn name(
     rustix::fs::fchmod(file, mode(job.mode & how.mode_mask))?;
     rustix::fs::futimens(file, &timestamps(job.mtime))?;
     rustix::fs::renameat(dir, temporary, dir, job.path.name())?;
-    if how.durability == Durability::ReadBack {
-        rustix::fs::fsync(file)?;
-    }
     Ok(Stamp::of(&rustix::fs::fstat(file)?))
 }
 

@@ -1,19 +1,25 @@
 //! The workers of a pull: decode a window, write what is whole in it, prepare the rest.
 //!
 //! A file that lies whole in one window is hashed before it is written and gets its name here, so many are under way at once.
+//! Where the disk is to be read back, the small files of a window are synced together: a sync for each would cost more than all else.
 //! Pieces of larger files are written here too; their digest follows in order, in `finish`.
 
+use super::Durability;
 use super::dest::{Dest, Dirs, Missing};
 use super::file::{FileFacts, Run};
-use super::large::{Finish, LargeFile, Unfinished, create, name, write_runs};
+use super::large::{Finish, LargeFile, Unfinished, create, fill_out, name, write_runs};
 use super::window::{Damage, Done, Ended, Fetched, FileJob, Proof, decode, hash_runs};
 use crate::client::report::Item;
 use crate::client::walk::errno_reason;
 use crate::content::codec::Decoder;
 use crate::content::digest::Hasher;
-use rustix::fs::AtFlags;
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::sync::Arc;
+
+/// From this many files on, a window is synced as a whole.
+const TOGETHER: usize = 4;
+const REOPEN: OFlags = OFlags::RDWR.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Where decoded bytes go.
 #[derive(Debug, Clone)]
@@ -47,7 +53,7 @@ impl Writer {
             Sink::Prove => Proof::Id,
         };
         let mut done = decode(fetched, &mut self.decoder, proof);
-        let mut ended = Vec::new();
+        let (mut ended, mut unproven) = (Vec::new(), Vec::new());
         for (number, job) in &done.job.files {
             let runs = done.runs.get(number).map_or(&[][..], Vec::as_slice);
             if !is_whole(job, runs) {
@@ -56,8 +62,12 @@ impl Writer {
                 }
                 continue;
             }
-            ended.push((*number, self.whole(job, runs, &done)));
+            match self.whole(job, runs, &done) {
+                Whole::Ended(end) => ended.push((*number, end)),
+                Whole::Written { temporary } => unproven.push((job, temporary)),
+            }
         }
+        self.prove(unproven, &mut ended);
         done.ended = ended;
         done
     }
@@ -74,26 +84,77 @@ impl Writer {
     }
 
     /// Proves and writes a file that lies whole in this window.
-    fn whole(&mut self, job: &FileJob, runs: &[Run], done: &Done) -> Ended {
+    fn whole(&mut self, job: &FileJob, runs: &[Run], done: &Done) -> Whole {
         if let Some(Damage { pack, why }) = done.damage.get(&job.number) {
-            return Ended::Wrong { actual: None, pack: Some(*pack), why: why.clone() };
+            return Whole::Ended(Ended::Wrong { actual: None, pack: Some(*pack), why: why.clone() });
         }
         let mut hasher = Hasher::new();
         hash_runs(&mut hasher, runs, &done.job.slot);
         let actual = hasher.finalize();
         if actual != job.digest {
             let pack = guilty(job.number, done);
-            return Ended::Wrong { actual: Some(actual), pack, why: "its digest differs".to_owned() };
+            let why = "its digest differs".to_owned();
+            return Whole::Ended(Ended::Wrong { actual: Some(actual), pack, why });
         }
-        let (Sink::Write(dest, how), Some(dirs)) = (&self.sink, &mut self.dirs) else { return Ended::Good(None) };
-        let written = write(dest, dirs, job, runs, done, *how);
-        match written {
-            Ok(stamp) => Ended::Good(Some(stamp)),
-            Err(Unfinished::Io(error)) => Ended::Failed(Item::new(job.path.as_bytes(), &errno_reason(error))),
-            Err(Unfinished::ReadBack(actual)) => {
-                Ended::Wrong { actual: Some(actual), pack: None, why: "the disk gave back other bytes".to_owned() }
+        let (Sink::Write(dest, how), Some(dirs)) = (&self.sink, &mut self.dirs) else {
+            return Whole::Ended(Ended::Good(None));
+        };
+        match write(dest, dirs, job, runs, done, *how) {
+            Ok(Written::Named(stamp)) => Whole::Ended(Ended::Good(Some(stamp))),
+            Ok(Written::Temporary(temporary)) => Whole::Written { temporary },
+            Err(error) => Whole::Ended(unfinished(job, error)),
+        }
+    }
+
+    /// Syncs files, proves what the disk holds of them, and gives them their names.
+    fn prove(&mut self, unproven: Vec<(&Arc<FileJob>, String)>, ended: &mut Vec<(u64, Ended)>) {
+        let (Sink::Write(dest, how), Some(dirs)) = (&self.sink, &mut self.dirs) else { return };
+        let together = unproven.len() >= TOGETHER;
+        let synced = if together { rustix::fs::syncfs(&dest.root) } else { Ok(()) };
+        for (job, temporary) in unproven {
+            let proven = synced.map_err(Unfinished::Io).and_then(|()| {
+                let dir = dirs.parent(&job.path, Missing::Fail)?;
+                let file = rustix::fs::openat(dir, &*temporary, REOPEN, Mode::empty())?;
+                if !together {
+                    rustix::fs::fsync(&file)?;
+                }
+                name(&file, dir, &temporary, job, *how)
+            });
+            if proven.is_err() {
+                discard(dirs, job, &temporary);
             }
+            let end = proven.map_or_else(|error| unfinished(job, error), |stamp| Ended::Good(Some(stamp)));
+            ended.push((job.number, end));
         }
+    }
+}
+
+/// How far a whole file came.
+enum Whole {
+    Ended(Ended),
+    /// It lies under its temporary name and is to be proven on the disk.
+    Written {
+        temporary: String,
+    },
+}
+
+enum Written {
+    Named(crate::client::walk::Stamp),
+    Temporary(String),
+}
+
+fn unfinished(job: &FileJob, error: Unfinished) -> Ended {
+    match error {
+        Unfinished::Io(error) => Ended::Failed(Item::new(job.path.as_bytes(), &errno_reason(error))),
+        Unfinished::ReadBack(actual) => {
+            Ended::Wrong { actual: Some(actual), pack: None, why: "the disk gave back other bytes".to_owned() }
+        }
+    }
+}
+
+fn discard(dirs: &mut Dirs, job: &FileFacts, temporary: &str) {
+    if let Ok(dir) = dirs.parent(&job.path, Missing::Fail) {
+        let _: Result<(), Errno> = rustix::fs::unlinkat(dir, temporary, AtFlags::empty());
     }
 }
 
@@ -104,12 +165,15 @@ fn write(
     runs: &[Run],
     done: &Done,
     how: Finish,
-) -> Result<crate::client::walk::Stamp, Unfinished> {
+) -> Result<Written, Unfinished> {
     let dir = dirs.parent(&job.path, Missing::Fail)?;
     let (file, temporary) = create(dest, dir)?;
-    let written = write_runs(&file, runs, &done.job.slot)
-        .map_err(Unfinished::Io)
-        .and_then(|()| name(&file, dir, &temporary, job, how));
+    let filled = write_runs(&file, runs, &done.job.slot).and_then(|()| fill_out(&file, job));
+    let written = match (filled, how.durability) {
+        (Err(error), _) => Err(Unfinished::Io(error)),
+        (Ok(()), Durability::ReadBack) => return Ok(Written::Temporary(temporary)),
+        (Ok(()), Durability::Batch) => name(&file, dir, &temporary, job, how).map(Written::Named),
+    };
     if written.is_err() {
         let _: Result<(), Errno> = rustix::fs::unlinkat(dir, &*temporary, AtFlags::empty());
     }
