@@ -124,7 +124,7 @@ impl Voice {
         self.until_heard(&route(&["v1", "agent", "outputs", "report"], &[]), &report).await
     }
 
-    async fn until_heard<T: serde::de::DeserializeOwned>(
+    async fn until_heard<T: serde::de::DeserializeOwned + Send>(
         &self,
         path: &str,
         body: &impl serde::Serialize,

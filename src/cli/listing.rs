@@ -19,7 +19,7 @@ pub async fn list<T>(
     cells: impl Fn(&T) -> Vec<String>,
 ) -> Result<(), Error>
 where
-    T: Serialize + DeserializeOwned,
+    T: Serialize + DeserializeOwned + Send,
 {
     let mut array = (session.format == Format::Json).then(|| Array::new(io::BufWriter::new(io::stdout())));
     let mut cursor = None;

@@ -31,6 +31,7 @@ pub use error::Error;
 
 use crate::client::Exit;
 use clap::{CommandFactory, Parser};
+use futures::future::{LocalBoxFuture, ready};
 use interrupt::Interrupts;
 use output::Format;
 use session::{Global, Session};
@@ -139,19 +140,21 @@ pub fn print(text: &str) -> ExitCode {
 }
 
 /// Runs every verb but those that `main` hands to other rooms, and gives the process's exit code.
-pub async fn run(cli: Cli) -> ExitCode {
-    let filter = if matches!(cli.command, Command::Agent(_)) { "info" } else { "warn" };
-    logging::start(&cli.global, filter);
-    let session = Session::new(cli.global, CancellationToken::new());
-    let interrupts = Interrupts::watch(session.cancel.clone(), session.style);
-    let ended = match interrupts {
-        Ok(_watch) => until_interrupted(&session, cli.command).await,
-        Err(source) => Err(Error::Local { path: "signal handlers".into(), source }),
-    };
-    match ended {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => error.tell(session.format),
-    }
+pub fn run(cli: Cli) -> LocalBoxFuture<'static, ExitCode> {
+    Box::pin(async move {
+        let filter = if matches!(cli.command, Command::Agent(_)) { "info" } else { "warn" };
+        logging::start(&cli.global, filter);
+        let session = Session::new(cli.global, CancellationToken::new());
+        let interrupts = Interrupts::watch(session.cancel.clone(), session.style);
+        let ended = match interrupts {
+            Ok(_watch) => until_interrupted(&session, cli.command).await,
+            Err(source) => Err(Error::Local { path: "signal handlers".into(), source }),
+        };
+        match ended {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => error.tell(session.format),
+        }
+    })
 }
 
 /// Verbs that save their state end by themselves after a Ctrl-C; the others are dropped where they stand.
@@ -160,7 +163,7 @@ async fn until_interrupted(session: &Session, command: Command) -> Result<(), Er
         command,
         Command::Push(_) | Command::Pull(_) | Command::Verify(_) | Command::Demo(_) | Command::Agent(_)
     );
-    let work = Box::pin(dispatch(session, command));
+    let work = dispatch(session, command);
     if saves {
         return work.await;
     }
@@ -170,35 +173,35 @@ async fn until_interrupted(session: &Session, command: Command) -> Result<(), Er
     }
 }
 
-async fn dispatch(session: &Session, command: Command) -> Result<(), Error> {
+fn dispatch(session: &Session, command: Command) -> LocalBoxFuture<'_, Result<(), Error>> {
     match command {
-        Command::Agent(args) => agent::run(session, args).await,
-        Command::Demo(args) => demo::run(session, args).await,
-        Command::DemoJob(args) => demo::job(args),
-        Command::Pull(args) => pull::pull(session, args).await,
-        Command::Verify(args) => pull::verify(session, args).await,
-        Command::Push(args) => push::run(session, args).await,
-        Command::Ls(args) => browse::ls(session, args).await,
-        Command::Log(args) => browse::log(session, args).await,
-        Command::Show(args) => browse::show(session, args).await,
-        Command::Diff(args) => diff::run(session, args).await,
-        Command::Cat(args) => browse::cat(session, args).await,
-        Command::Job(command) => jobs::job(session, command).await,
-        Command::Lease(command) => jobs::lease(session, command).await,
-        Command::Stage(args) => staging::stage(session, args).await,
-        Command::Staging(command) => staging::staging(session, command).await,
-        Command::Outputs(args) => staging::outputs(session, args).await,
-        Command::Link(args) => links::link(session, args).await,
-        Command::Rm(args) => links::rm(session, args).await,
-        Command::Receipt(command) => receipt::run(session, command).await,
-        Command::Team(command) => admin::team(session, command).await,
-        Command::Token(command) => admin::token(session, command).await,
-        Command::Node(command) => admin::node(session, command).await,
-        Command::Webhook(command) => admin::webhook(session, command).await,
-        Command::Login(args) => admin::login(session, args).await,
+        Command::Agent(args) => Box::pin(agent::run(session, args)),
+        Command::Demo(args) => Box::pin(demo::run(session, args)),
+        Command::DemoJob(args) => Box::pin(ready(demo::job(args))),
+        Command::Pull(args) => Box::pin(pull::pull(session, args)),
+        Command::Verify(args) => Box::pin(pull::verify(session, args)),
+        Command::Push(args) => Box::pin(push::run(session, args)),
+        Command::Ls(args) => Box::pin(browse::ls(session, args)),
+        Command::Log(args) => Box::pin(browse::log(session, args)),
+        Command::Show(args) => Box::pin(browse::show(session, args)),
+        Command::Diff(args) => Box::pin(diff::run(session, args)),
+        Command::Cat(args) => Box::pin(browse::cat(session, args)),
+        Command::Job(command) => Box::pin(jobs::job(session, command)),
+        Command::Lease(command) => Box::pin(jobs::lease(session, command)),
+        Command::Stage(args) => Box::pin(staging::stage(session, args)),
+        Command::Staging(command) => Box::pin(staging::staging(session, command)),
+        Command::Outputs(args) => Box::pin(staging::outputs(session, args)),
+        Command::Link(args) => Box::pin(links::link(session, args)),
+        Command::Rm(args) => Box::pin(links::rm(session, args)),
+        Command::Receipt(command) => Box::pin(receipt::run(session, command)),
+        Command::Team(command) => Box::pin(admin::team(session, command)),
+        Command::Token(command) => Box::pin(admin::token(session, command)),
+        Command::Node(command) => Box::pin(admin::node(session, command)),
+        Command::Webhook(command) => Box::pin(admin::webhook(session, command)),
+        Command::Login(args) => Box::pin(admin::login(session, args)),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "dray", &mut std::io::stdout());
-            Ok(())
+            Box::pin(ready(Ok(())))
         }
         Command::Serve(_) | Command::Store(_) => {
             unreachable!("`main` hands these to the rooms they belong to")

@@ -11,13 +11,14 @@ use super::retry::{Attempts, Next, Progress};
 use crate::api::problem::{PROBLEM_JSON, Problem};
 use crate::api::teams::Page;
 use crate::clock::{Clock, Ids, RandomIds, SystemClock};
+use futures::future::BoxFuture;
 use reqwest::header::{self, HeaderMap, HeaderValue};
 use reqwest::{Method, Response, StatusCode};
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Serialize, de::DeserializeOwned};
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -88,6 +89,34 @@ pub(super) struct Failure {
     pub next: Next,
 }
 
+/// Takes an answer's JSON.
+pub(super) trait Decode: Send + Sync {
+    fn take(&self, body: &[u8]) -> serde_json::Result<()>;
+}
+
+/// The document that an answer was decoded to.
+pub(super) struct Decoded<T>(Mutex<Option<T>>);
+
+impl<T> Decoded<T> {
+    pub fn new() -> Self {
+        Self(Mutex::new(None))
+    }
+
+    /// The document of a call that succeeded.
+    pub fn into_inner(self) -> T {
+        let document = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+        document.expect("a call succeeds only once its answer is decoded")
+    }
+}
+
+impl<T: DeserializeOwned + Send> Decode for Decoded<T> {
+    fn take(&self, body: &[u8]) -> serde_json::Result<()> {
+        let document = serde_json::from_slice(body)?;
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(document);
+        Ok(())
+    }
+}
+
 /// One attempt of one call.
 #[derive(Debug, Clone)]
 pub(super) struct Attempt {
@@ -146,22 +175,26 @@ impl Api {
         &self.inner.bases[self.inner.good.load(Ordering::Relaxed) % self.inner.bases.len()]
     }
 
-    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
+    pub async fn get<T: DeserializeOwned + Send>(&self, path: &str) -> Result<T, Error> {
         self.json(Method::GET, path, None, Duration::ZERO).await
     }
 
     /// A long poll: the service may stay silent for `wait` before it answers.
-    pub async fn get_waiting<T: DeserializeOwned>(&self, path: &str, wait: Duration) -> Result<T, Error> {
+    pub async fn get_waiting<T: DeserializeOwned + Send>(&self, path: &str, wait: Duration) -> Result<T, Error> {
         self.json(Method::GET, path, None, wait).await
     }
 
     /// Sends one `Idempotency-Key` over all attempts. `T` may be `()` where the answer has no body.
-    pub async fn post<B: Serialize + ?Sized, T: DeserializeOwned>(&self, path: &str, body: &B) -> Result<T, Error> {
+    pub async fn post<B: Serialize + ?Sized, T: DeserializeOwned + Send>(
+        &self,
+        path: &str,
+        body: &B,
+    ) -> Result<T, Error> {
         self.json(Method::POST, path, Some(encode(body)?), Duration::ZERO).await
     }
 
     /// A POST with a key of the caller's: for a creation that must be the same one after the process was restarted.
-    pub async fn post_keyed<B: Serialize + ?Sized, T: DeserializeOwned>(
+    pub async fn post_keyed<B: Serialize + ?Sized, T: DeserializeOwned + Send>(
         &self,
         path: &str,
         key: &str,
@@ -170,16 +203,20 @@ impl Api {
         self.json_keyed(Method::POST, path, Some((encode(body)?, key.to_owned())), Duration::ZERO).await
     }
 
-    pub async fn put<B: Serialize + ?Sized, T: DeserializeOwned>(&self, path: &str, body: &B) -> Result<T, Error> {
+    pub async fn put<B: Serialize + ?Sized, T: DeserializeOwned + Send>(
+        &self,
+        path: &str,
+        body: &B,
+    ) -> Result<T, Error> {
         self.json(Method::PUT, path, Some(encode(body)?), Duration::ZERO).await
     }
 
-    pub async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
+    pub async fn delete<T: DeserializeOwned + Send>(&self, path: &str) -> Result<T, Error> {
         self.json(Method::DELETE, path, None, Duration::ZERO).await
     }
 
     /// One page of a listing; `query` without the cursor.
-    pub async fn page<T: DeserializeOwned>(
+    pub async fn page<T: DeserializeOwned + Send>(
         &self,
         segments: &[&str],
         query: &[(&str, &str)],
@@ -190,7 +227,7 @@ impl Api {
         self.get(&route(segments, &query)).await
     }
 
-    async fn json<T: DeserializeOwned>(
+    async fn json<T: DeserializeOwned + Send>(
         &self,
         method: Method,
         path: &str,
@@ -201,15 +238,29 @@ impl Api {
         self.json_keyed(method, path, body, wait).await
     }
 
-    async fn json_keyed<T: DeserializeOwned>(
+    async fn json_keyed<T: DeserializeOwned + Send>(
         &self,
         method: Method,
         path: &str,
         body: Option<(Vec<u8>, String)>,
         wait: Duration,
     ) -> Result<T, Error> {
+        let decoded = Decoded::new();
+        self.call(method, path, body, wait, &decoded).await?;
+        Ok(decoded.into_inner())
+    }
+
+    /// One call, whatever its answer decodes to: compiled once and not for every document.
+    fn call<'a>(
+        &'a self,
+        method: Method,
+        path: &'a str,
+        body: Option<(Vec<u8>, String)>,
+        wait: Duration,
+        decoded: &'a dyn Decode,
+    ) -> BoxFuture<'a, Result<(), Error>> {
         let body = body.map(|(body, key)| (bytes::Bytes::from(body), key));
-        self.attempts(None, wait, |attempt| {
+        Box::pin(self.attempts(None, wait, move |attempt| {
             let (method, body) = (method.clone(), body.clone());
             async move {
                 let mut request = self.request(method.clone(), &attempt, path)?;
@@ -220,10 +271,9 @@ impl Api {
                     }
                 }
                 let response = self.send(request, &attempt).await?;
-                self.decode(response, &attempt).await
+                self.decode(response, &attempt, decoded).await
             }
-        })
-        .await
+        }))
     }
 
     /// A request to the service itself, with the bearer token.
@@ -314,14 +364,15 @@ impl Api {
     }
 
     /// Reads and decodes a JSON answer; an empty one is `null`.
-    pub(super) async fn decode<T: DeserializeOwned>(
+    pub(super) async fn decode(
         &self,
         response: Response,
         attempt: &Attempt,
-    ) -> Result<T, Failure> {
+        decoded: &dyn Decode,
+    ) -> Result<(), Failure> {
         let body = read(response, MAX_JSON, attempt).await?;
         let body: &[u8] = if body.is_empty() { b"null" } else { &body };
-        serde_json::from_slice(body).map_err(|fault| {
+        decoded.take(body).map_err(|fault| {
             attempt.protocol(format!("a document that does not fit: {fault}"), Next::Again { after: None })
         })
     }

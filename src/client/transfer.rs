@@ -4,7 +4,7 @@
 //! reader sees one unbroken stream; what the bytes mean is checked above, against digests. Memory: one slice of a body.
 
 use super::address::{join, origin};
-use super::api::{Api, Attempt, Failure, retry_after};
+use super::api::{Api, Attempt, Decode, Decoded, Failure, retry_after};
 use super::error::Error;
 use super::retry::{Attempts, Next, Progress};
 use bytes::Bytes;
@@ -131,21 +131,23 @@ pub enum Target<'a> {
 
 impl Api {
     /// PUTs a body and decodes the answer (`()` where there is none). Tried again whole, with a fresh body.
-    pub async fn put_stream<T: DeserializeOwned>(&self, put: Put<'_>) -> Result<T, Error> {
-        self.attempts(None, Duration::ZERO, |attempt| {
-            let put = &put;
-            async move {
-                let parts = slices((put.body.make)(), Arc::clone(&attempt.progress), put);
-                let request = self
-                    .request(Method::PUT, &attempt, put.path)?
-                    .headers(put.headers.clone())
-                    .header(header::CONTENT_LENGTH, put.body.len)
-                    .body(reqwest::Body::wrap_stream(parts));
-                let response = self.send(request, &attempt).await?;
-                self.decode(response, &attempt).await
-            }
-        })
-        .await
+    pub async fn put_stream<T: DeserializeOwned + Send>(&self, put: Put<'_>) -> Result<T, Error> {
+        let decoded = Decoded::new();
+        self.call_put(&put, &decoded).await?;
+        Ok(decoded.into_inner())
+    }
+
+    fn call_put<'a>(&'a self, put: &'a Put<'_>, decoded: &'a dyn Decode) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(self.attempts(None, Duration::ZERO, move |attempt| async move {
+            let parts = slices((put.body.make)(), Arc::clone(&attempt.progress), put);
+            let request = self
+                .request(Method::PUT, &attempt, put.path)?
+                .headers(put.headers.clone())
+                .header(header::CONTENT_LENGTH, put.body.len)
+                .body(reqwest::Body::wrap_stream(parts));
+            let response = self.send(request, &attempt).await?;
+            self.decode(response, &attempt, decoded).await
+        }))
     }
 
     /// Opens a stream of a body, or of a byte range of it. The returned stream resumes by itself.

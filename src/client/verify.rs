@@ -14,6 +14,7 @@ use super::{Context, Error};
 use crate::content::merge::Pair;
 use crate::content::path::RelPath;
 use crate::content::tree::{Entry, Kind};
+use futures::future::BoxFuture;
 use serde::Serialize;
 use std::cmp::Ordering;
 use std::path::{Path, PathBuf};
@@ -66,7 +67,8 @@ impl VerifyReport {
 /// Verifies. What is not right is in the report; an error means that it could not be found out.
 pub async fn verify(context: &Context, options: VerifyOptions) -> Result<VerifyReport, TransferError> {
     let meter = Arc::new(Meter::default());
-    let mut report = Box::pin(context.watch(&meter, run(context, &options, &meter))).await?;
+    let running: BoxFuture<'_, _> = Box::pin(context.watch(&meter, run(context, &options, &meter)));
+    let mut report = running.await?;
     report.seconds = meter.elapsed().as_secs_f64();
     Ok(report)
 }

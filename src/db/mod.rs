@@ -39,6 +39,7 @@ mod value;
 pub mod versions;
 mod wakeups;
 
+use futures::future::BoxFuture;
 use std::time::Duration;
 
 use sqlx::{PgPool, SqlitePool};
@@ -68,32 +69,38 @@ enum Engine {
 
 impl Db {
     /// Begins a transaction that may write. Prefer [`transaction!`](crate::transaction), which runs again when it must.
-    pub async fn begin(&self) -> Result<Tx, Error> {
-        let session = match &self.engine {
-            Engine::Sqlite { writer, .. } => tx::Session::Sqlite(writer.begin_with("BEGIN IMMEDIATE").await?),
-            Engine::Pg(pool) => tx::Session::Pg(pool.begin().await?),
-        };
-        Ok(self.session(session))
+    pub fn begin(&self) -> BoxFuture<'_, Result<Tx, Error>> {
+        Box::pin(async move {
+            let session = match &self.engine {
+                Engine::Sqlite { writer, .. } => tx::Session::Sqlite(writer.begin_with("BEGIN IMMEDIATE").await?),
+                Engine::Pg(pool) => tx::Session::Pg(pool.begin().await?),
+            };
+            Ok(self.session(session))
+        })
     }
 
     /// A session for reads; each statement sees the newest state.
-    pub async fn read(&self) -> Result<Tx, Error> {
-        let session = match &self.engine {
-            Engine::Sqlite { readers, .. } => tx::Session::SqliteRead(readers.acquire().await?),
-            Engine::Pg(pool) => tx::Session::PgRead(pool.acquire().await?),
-        };
-        Ok(self.session(session))
+    pub fn read(&self) -> BoxFuture<'_, Result<Tx, Error>> {
+        Box::pin(async move {
+            let session = match &self.engine {
+                Engine::Sqlite { readers, .. } => tx::Session::SqliteRead(readers.acquire().await?),
+                Engine::Pg(pool) => tx::Session::PgRead(pool.acquire().await?),
+            };
+            Ok(self.session(session))
+        })
     }
 
     /// A transaction for reads; all statements see the same moment.
-    pub async fn snapshot(&self) -> Result<Tx, Error> {
-        let session = match &self.engine {
-            Engine::Sqlite { readers, .. } => tx::Session::Sqlite(readers.begin().await?),
-            Engine::Pg(pool) => {
-                tx::Session::Pg(pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?)
-            }
-        };
-        Ok(self.session(session))
+    pub fn snapshot(&self) -> BoxFuture<'_, Result<Tx, Error>> {
+        Box::pin(async move {
+            let session = match &self.engine {
+                Engine::Sqlite { readers, .. } => tx::Session::Sqlite(readers.begin().await?),
+                Engine::Pg(pool) => {
+                    tx::Session::Pg(pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?)
+                }
+            };
+            Ok(self.session(session))
+        })
     }
 
     pub fn wakeups(&self) -> &Wakeups {

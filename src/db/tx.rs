@@ -3,7 +3,10 @@
 //! Functions of an aggregate take `&mut Tx` and can therefore be joined into one transaction by a use case. A transaction
 //! that is dropped is rolled back. Wake-ups asked for with [`Tx::notify`] go out only when, and only after, the commit was
 //! acknowledged.
+//!
+//! The engines' futures are boxed here: they are large, and would otherwise be compiled anew into every use case.
 
+use futures::future::BoxFuture;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
@@ -31,49 +34,70 @@ pub(super) enum Session {
 
 impl Tx {
     /// Runs a statement; answers how many rows it changed.
-    pub async fn execute(&mut self, sql: impl Into<Sql>, values: Vec<Value>) -> Result<u64, Error> {
+    pub fn execute(&mut self, sql: impl Into<Sql>, values: Vec<Value>) -> BoxFuture<'_, Result<u64, Error>> {
         let sql = sql.into();
-        Ok(match self.connection() {
-            Connection::Sqlite(c) => {
-                sqlx::query_with(text(&sql.sqlite), sqlite(values)?).execute(c).await?.rows_affected()
-            }
-            Connection::Pg(c) => {
-                sqlx::query_with(text(&sql.postgres), postgres(values)?).execute(c).await?.rows_affected()
-            }
+        self.execute_boxed(sql, values)
+    }
+
+    fn execute_boxed(&mut self, sql: Sql, values: Vec<Value>) -> BoxFuture<'_, Result<u64, Error>> {
+        Box::pin(async move {
+            Ok(match self.connection() {
+                Connection::Sqlite(c) => {
+                    sqlx::query_with(text(&sql.sqlite), sqlite(values)?).execute(c).await?.rows_affected()
+                }
+                Connection::Pg(c) => {
+                    sqlx::query_with(text(&sql.postgres), postgres(values)?).execute(c).await?.rows_affected()
+                }
+            })
         })
     }
 
     /// All rows. The statement bounds them (`LIMIT`), or the caller knows they are few.
-    pub async fn all(&mut self, sql: impl Into<Sql>, values: Vec<Value>) -> Result<Vec<Row>, Error> {
+    pub fn all(&mut self, sql: impl Into<Sql>, values: Vec<Value>) -> BoxFuture<'_, Result<Vec<Row>, Error>> {
         let sql = sql.into();
-        Ok(match self.connection() {
-            Connection::Sqlite(c) => {
-                let rows: Vec<SqliteRow> = sqlx::query_with(text(&sql.sqlite), sqlite(values)?).fetch_all(c).await?;
-                rows.into_iter().map(Row::Sqlite).collect()
-            }
-            Connection::Pg(c) => {
-                let rows: Vec<PgRow> = sqlx::query_with(text(&sql.postgres), postgres(values)?).fetch_all(c).await?;
-                rows.into_iter().map(Row::Pg).collect()
-            }
+        self.all_boxed(sql, values)
+    }
+
+    fn all_boxed(&mut self, sql: Sql, values: Vec<Value>) -> BoxFuture<'_, Result<Vec<Row>, Error>> {
+        Box::pin(async move {
+            Ok(match self.connection() {
+                Connection::Sqlite(c) => {
+                    let rows: Vec<SqliteRow> =
+                        sqlx::query_with(text(&sql.sqlite), sqlite(values)?).fetch_all(c).await?;
+                    rows.into_iter().map(Row::Sqlite).collect()
+                }
+                Connection::Pg(c) => {
+                    let rows: Vec<PgRow> =
+                        sqlx::query_with(text(&sql.postgres), postgres(values)?).fetch_all(c).await?;
+                    rows.into_iter().map(Row::Pg).collect()
+                }
+            })
         })
     }
 
     /// The first row, if there is one.
-    pub async fn optional(&mut self, sql: impl Into<Sql>, values: Vec<Value>) -> Result<Option<Row>, Error> {
+    pub fn optional(&mut self, sql: impl Into<Sql>, values: Vec<Value>) -> BoxFuture<'_, Result<Option<Row>, Error>> {
         let sql = sql.into();
-        Ok(match self.connection() {
-            Connection::Sqlite(c) => {
-                sqlx::query_with(text(&sql.sqlite), sqlite(values)?).fetch_optional(c).await?.map(Row::Sqlite)
-            }
-            Connection::Pg(c) => {
-                sqlx::query_with(text(&sql.postgres), postgres(values)?).fetch_optional(c).await?.map(Row::Pg)
-            }
+        self.optional_boxed(sql, values)
+    }
+
+    fn optional_boxed(&mut self, sql: Sql, values: Vec<Value>) -> BoxFuture<'_, Result<Option<Row>, Error>> {
+        Box::pin(async move {
+            Ok(match self.connection() {
+                Connection::Sqlite(c) => {
+                    sqlx::query_with(text(&sql.sqlite), sqlite(values)?).fetch_optional(c).await?.map(Row::Sqlite)
+                }
+                Connection::Pg(c) => {
+                    sqlx::query_with(text(&sql.postgres), postgres(values)?).fetch_optional(c).await?.map(Row::Pg)
+                }
+            })
         })
     }
 
     /// The row that a statement always gives (`count(*)`, `RETURNING` after a certain change).
     pub async fn one(&mut self, sql: impl Into<Sql>, values: Vec<Value>) -> Result<Row, Error> {
-        self.optional(sql, values).await?.ok_or(Error::Refused(sqlx::Error::RowNotFound))
+        let row = self.optional(sql, values);
+        row.await?.ok_or(Error::Refused(sqlx::Error::RowNotFound))
     }
 
     /// Wakes whoever waits for `topic`, in every replica, once this transaction is committed. Saying it twice wakes once.
@@ -85,32 +109,36 @@ impl Tx {
     }
 
     /// Makes the changes durable and sends the wake-ups. [`Error::Unavailable`] leaves open whether it happened.
-    pub async fn commit(mut self) -> Result<(), Error> {
-        let topics = std::mem::take(&mut self.topics);
-        match self.session {
-            Session::Sqlite(tx) => tx.commit().await?,
-            Session::Pg(mut tx) => {
-                for topic in &topics {
-                    sqlx::query("SELECT pg_notify('dray', $1)").bind(topic).execute(&mut *tx).await?;
+    pub fn commit(mut self) -> BoxFuture<'static, Result<(), Error>> {
+        Box::pin(async move {
+            let topics = std::mem::take(&mut self.topics);
+            match self.session {
+                Session::Sqlite(tx) => tx.commit().await?,
+                Session::Pg(mut tx) => {
+                    for topic in &topics {
+                        sqlx::query("SELECT pg_notify('dray', $1)").bind(topic).execute(&mut *tx).await?;
+                    }
+                    tx.commit().await?;
                 }
-                tx.commit().await?;
+                Session::SqliteRead(_) | Session::PgRead(_) => {}
             }
-            Session::SqliteRead(_) | Session::PgRead(_) => {}
-        }
-        for topic in &topics {
-            self.wakeups.wake(topic);
-        }
-        Ok(())
+            for topic in &topics {
+                self.wakeups.wake(topic);
+            }
+            Ok(())
+        })
     }
 
     /// Undoes everything. Dropping does the same, later.
-    pub async fn rollback(self) -> Result<(), Error> {
-        match self.session {
-            Session::Sqlite(tx) => tx.rollback().await?,
-            Session::Pg(tx) => tx.rollback().await?,
-            Session::SqliteRead(_) | Session::PgRead(_) => {}
-        }
-        Ok(())
+    pub fn rollback(self) -> BoxFuture<'static, Result<(), Error>> {
+        Box::pin(async move {
+            match self.session {
+                Session::Sqlite(tx) => tx.rollback().await?,
+                Session::Pg(tx) => tx.rollback().await?,
+                Session::SqliteRead(_) | Session::PgRead(_) => {}
+            }
+            Ok(())
+        })
     }
 
     /// Lets the engine parse and plan a statement without running it. For the test that does so with every statement.

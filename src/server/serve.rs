@@ -2,6 +2,7 @@
 //!
 //! SIGTERM and Ctrl-C drain and end with success; a second one cuts what is still in flight. SIGHUP reads the TLS files again.
 
+use futures::future::LocalBoxFuture;
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 
@@ -13,39 +14,41 @@ use crate::clock::{RandomIds, SystemClock};
 use crate::config::{Log, LogFormat, Settings};
 
 /// Serves until a signal. Says on stderr where, once it answers.
-pub async fn serve(settings: Settings) -> Result<(), Error> {
-    start_log(&settings.log);
-    let mut signals = Signals::new().map_err(Error::Http)?;
-    let mut hangup = signal(SignalKind::hangup()).map_err(Error::Http)?;
-    let mut service = Service::start(settings, Arc::new(SystemClock), Arc::new(RandomIds)).await?;
-    let settings = &service.app().settings;
-    // stderr that is closed is no reason to end
-    let _ = writeln!(
-        std::io::stderr(),
-        "dray serves {} with its data in {}",
-        service.app().origin,
-        settings.data.display()
-    );
-    loop {
-        tokio::select! {
-            error = service.failed() => return Err(error),
-            () = signals.end() => break,
-            _ = hangup.recv() => match service.reload_tls().await {
-                Ok(()) => tracing::info!("TLS files were read again"),
-                Err(error) => tracing::error!(source = std::error::Error::source(&error).map(ToString::to_string), "{error}"),
-            },
+pub fn serve(settings: Settings) -> LocalBoxFuture<'static, Result<(), Error>> {
+    Box::pin(async move {
+        start_log(&settings.log);
+        let mut signals = Signals::new().map_err(Error::Http)?;
+        let mut hangup = signal(SignalKind::hangup()).map_err(Error::Http)?;
+        let mut service = Service::start(settings, Arc::new(SystemClock), Arc::new(RandomIds)).await?;
+        let settings = &service.app().settings;
+        // stderr that is closed is no reason to end
+        let _ = writeln!(
+            std::io::stderr(),
+            "dray serves {} with its data in {}",
+            service.app().origin,
+            settings.data.display()
+        );
+        loop {
+            tokio::select! {
+                error = service.failed() => return Err(error),
+                () = signals.end() => break,
+                _ = hangup.recv() => match service.reload_tls().await {
+                    Ok(()) => tracing::info!("TLS files were read again"),
+                    Err(error) => tracing::error!(source = std::error::Error::source(&error).map(ToString::to_string), "{error}"),
+                },
+            }
         }
-    }
-    tracing::info!("draining: no new connections; requests in flight may end");
-    service.drain();
-    let cutter = service.cutter();
-    let stopped = service.stop();
-    tokio::pin!(stopped);
-    tokio::select! {
-        outcome = &mut stopped => return outcome,
-        () = signals.end() => cutter(),
-    }
-    stopped.await
+        tracing::info!("draining: no new connections; requests in flight may end");
+        service.drain();
+        let cutter = service.cutter();
+        let stopped = service.stop();
+        tokio::pin!(stopped);
+        tokio::select! {
+            outcome = &mut stopped => return outcome,
+            () = signals.end() => cutter(),
+        }
+        stopped.await
+    })
 }
 
 struct Signals {

@@ -3,6 +3,7 @@
 //! `admin.token` exists before the port answers. Stopping takes no new connections, ends long polls, lets requests in flight
 //! finish for `drain`, then ends background work and closes the database; what is left is cut, and nothing acknowledged is lost.
 
+use futures::future::BoxFuture;
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::DirBuilderExt;
@@ -90,7 +91,8 @@ impl Service {
         // bound, not listening: the address is ours, and nobody is answered yet
         let (socket, address) = bind(settings.listen)?;
         let origin = origin(&settings, address);
-        let app = Arc::new(App::open(settings, clock, ids, origin).await?);
+        let opening: BoxFuture<'_, _> = Box::pin(App::open(settings, clock, ids, origin));
+        let app = Arc::new(opening.await?);
         refuse_shared_local_store(&app, replica).await?;
         app.replica_lives(replica).await?;
         admin_token(&app, &data).await?;

@@ -1,5 +1,6 @@
 //! The role `store check`: tries out a store and says what it does, in words or as JSON.
 
+use futures::future::LocalBoxFuture;
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -19,10 +20,12 @@ pub struct StoreCheck {
 }
 
 /// Tries out the store that the settings name. Settings that make no sense are the error, in words.
-pub async fn store_check(settings: &StoreSettings) -> Result<StoreCheck, String> {
-    let report = check_store(settings, Arc::new(SystemClock), &RandomIds).await.map_err(|error| error.in_full())?;
-    let json = serde_json::to_value(&report).expect("a report is plain data");
-    Ok(StoreCheck { json, text: words(&report), refused: report.refuses().is_some() })
+pub fn store_check(settings: &StoreSettings) -> LocalBoxFuture<'_, Result<StoreCheck, String>> {
+    Box::pin(async move {
+        let report = check_store(settings, Arc::new(SystemClock), &RandomIds).await.map_err(|error| error.in_full())?;
+        let json = serde_json::to_value(&report).expect("a report is plain data");
+        Ok(StoreCheck { json, text: words(&report), refused: report.refuses().is_some() })
+    })
 }
 
 fn words(report: &Report) -> String {

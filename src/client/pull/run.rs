@@ -25,6 +25,7 @@ use crate::client::select::Chosen;
 use crate::client::{Context, rate, stat_cache};
 use crate::content::buffer::AlignedBuf;
 use crate::content::plan::Limits;
+use futures::future::BoxFuture;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::sync_channel;
@@ -38,7 +39,8 @@ const WINDOWS: usize = 4;
 /// Pulls. When the caller cancels: [`crate::client::Error::Interrupted`]; the same call later keeps what is whole.
 pub async fn pull(context: &Context, options: PullOptions) -> Result<PullReport, TransferError> {
     let meter = Arc::new(Meter::default());
-    let mut report = Box::pin(context.watch(&meter, pull_version(context, &options, &meter))).await?;
+    let running: BoxFuture<'_, _> = Box::pin(context.watch(&meter, pull_version(context, &options, &meter)));
+    let mut report = running.await?;
     report.seconds = meter.elapsed().as_secs_f64();
     report.fetched_bytes = meter.network_bytes.load(Ordering::Relaxed);
     for warning in &report.warnings {

@@ -17,6 +17,7 @@ use crate::client::context::TransferError;
 use crate::client::progress::{Meter, Phase};
 use crate::client::walk::{Step, Walk, WalkOptions, What};
 use crate::client::{Context, Error, rate, stat_cache};
+use futures::future::BoxFuture;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,7 +31,9 @@ const ATTEMPTS: u32 = 3;
 pub async fn push(context: &Context, options: PushOptions) -> Result<PushReport, TransferError> {
     let meter = Arc::new(Meter::default());
     let push = Push { context, options: Arc::new(options), meter: Arc::clone(&meter) };
-    let mut report = Box::pin(context.watch(&meter, push.run())).await?;
+    // Boxed: compiled here, once, and not into every caller. So it is wherever a room is entered.
+    let running: BoxFuture<'_, _> = Box::pin(context.watch(&meter, push.run()));
+    let mut report = running.await?;
     report.seconds = meter.elapsed().as_secs_f64();
     report.sent_bytes = meter.network_bytes.load(Ordering::Relaxed);
     for warning in &report.warnings {
