@@ -33,8 +33,9 @@ class Table:
         }
         self.rows.append(row)
         served = f"{row['service_cpu_s_gib']:.2f} | " if row["service_peak_mib"] else " | "
+        speed = f"{row['files_s']:,.0f}" if files >= 100 else ""
         peak = f"{row['service_peak_mib']:.0f}" if row["service_peak_mib"] else ""
-        print(f"| {name} | {len(samples)} | {row['client_cpu_s_gib']:.2f} | {served}{wall:.2f} | {row['files_s']:,.0f} | {row['client_peak_mib']:.0f} | {peak} | {note} |", flush=True)
+        print(f"| {name} | {len(samples)} | {row['client_cpu_s_gib']:.2f} | {served}{wall:.2f} | {speed} | {row['client_peak_mib']:.0f} | {peak} | {note} |", flush=True)
 
     def fact(self, name, note, **values):
         """A figure that is no time."""
