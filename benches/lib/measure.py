@@ -12,6 +12,10 @@ TICK = os.sysconf("SC_CLK_TCK")
 MANY = 1000
 
 
+class Failed(Exception):
+    """A process that did not do what it was asked to."""
+
+
 class Place:
     """Where a run leaves its things: emptied at its start, removed at its end unless it fails."""
 
@@ -80,7 +84,9 @@ def warm(path):
 
 def same(expected, found):
     """Stops the run when two trees differ."""
-    subprocess.run(["diff", "-r", "--no-dereference", expected, found], check=True)
+    differs = subprocess.run(["diff", "-rq", "--no-dereference", expected, found], stdout=subprocess.PIPE, text=True)
+    if differs.returncode != 0:
+        raise Failed(f"{found} is not {expected}:\n{differs.stdout[:2000]}")
 
 
 def cpu_of(pid):
@@ -114,7 +120,11 @@ class Started:
         self.child = subprocess.Popen(command, stdout=self.out, stderr=self.err, env=env, cwd=cwd)
 
     def end(self):
-        _, status, usage = os.wait4(self.child.pid, 0)
+        try:
+            _, status, usage = os.wait4(self.child.pid, 0)
+        except BaseException:
+            self.child.kill()
+            raise
         wall = time.monotonic() - self.start
         self.child.returncode = os.waitstatus_to_exitcode(status)
         self.out.seek(0)
@@ -123,7 +133,7 @@ class Started:
         self.out.close()
         self.err.close()
         if self.child.returncode != 0:
-            sys.exit(f"failed ({self.child.returncode}): {' '.join(self.command)}\n{err.decode(errors='replace')[-2000:]}")
+            raise Failed(f"{' '.join(self.command)} ended with {self.child.returncode}\n{err.decode(errors='replace')[-2000:]}")
         return {"wall": wall, "cpu": usage.ru_utime + usage.ru_stime, "rss": usage.ru_maxrss / 1024, "out": out}
 
 

@@ -1,7 +1,7 @@
 """The peers, each with the command its users would type. None that is not on PATH is measured."""
 import os, shutil, subprocess, sys
-from .measure import GIB, MIB, run, same, size_of, warm
-from .parts import S3, S3_KEYS
+from .measure import Failed, GIB, MIB, run, same, size_of, warm
+from .parts import S3, S3_KEYS, stop_all
 from .table import median
 
 ALL = ("cp", "borg", "restic", "xet", "s5cmd", "aws")
@@ -23,6 +23,16 @@ def is_here(name):
         return shutil.which(name) is not None
     # The Python that is first on PATH, so that a virtual environment's bin directory there is enough.
     return subprocess.run(["python3", "-c", "import hf_xet"], stderr=subprocess.DEVNULL).returncode == 0
+
+
+VERSIONS = {
+    "cp": ["cp", "--version"], "borg": ["borg", "--version"], "restic": ["restic", "version"], "s5cmd": ["s5cmd", "version"], "aws": ["aws", "--version"],
+    "xet": ["python3", "-c", "import importlib.metadata as m; print('hf-xet', m.version('hf-xet'))"],
+}
+
+
+def version(name):
+    return subprocess.run(VERSIONS[name], stdout=subprocess.PIPE, text=True).stdout.split("\n")[0].strip()
 
 
 class Peer:
@@ -87,21 +97,34 @@ class Xet(Peer):
         return self.run("python3", XET, "down", self.place.at("xet-a.json"), target, self.repo), target
 
 
+def tried(name, road, *arguments):
+    """A peer that fails is named and left out; the run goes on."""
+    try:
+        road(*arguments)
+    except (Failed, subprocess.CalledProcessError) as why:
+        stop_all()
+        print(f"peer `{name}` failed and is left out: {why}", file=sys.stderr)
+
+
 def local(place, table, peers, corpus, v1, v2, runs):
-    (raw1, files1), (raw2, files2) = size_of(v1), size_of(v2)
     if "cp" in peers and table.wants(f"{corpus}: cp -r"):
-        samples = []
-        for _ in range(runs):
-            target = place.clear("out-tree")
-            warm(v1)
-            samples.append(run(place, ["cp", "-r", v1, target]))
-        place.clear("out-tree")
-        table.add(f"{corpus}: cp -r", raw1, files1, samples, "no sync")
+        tried("cp", plain_copy, place, table, corpus, v1, runs)
     for name, kind in (("borg", Borg), ("restic", Restic), ("xet", Xet)):
-        names = [f"{corpus}: {line}" for line in (kind.up_name, f"{kind.up_name} v2 after v1", kind.down_name)]
-        if name in peers and any(table.wants(line) for line in names):
+        lines = [f"{corpus}: {line}" for line in (kind.up_name, f"{kind.up_name} v2 after v1", kind.down_name)]
+        if name in peers and any(table.wants(line) for line in lines):
             # One of hf-xet's downloads of many files takes minutes.
-            a_store(place, table, kind(place), names, v1, v2, 1 if name == "xet" and files1 > 10_000 else min(runs, 3))
+            times = 1 if name == "xet" and size_of(v1)[1] > 10_000 else min(runs, 3)
+            tried(name, a_store, place, table, kind(place), lines, v1, v2, times)
+
+
+def plain_copy(place, table, corpus, v1, runs):
+    samples = []
+    for _ in range(runs):
+        target = place.clear("out-tree")
+        warm(v1)
+        samples.append(run(place, ["cp", "-r", v1, target]))
+    place.clear("out-tree")
+    table.add(f"{corpus}: cp -r", *size_of(v1), samples, "no sync")
 
 
 def a_store(place, table, peer, names, v1, v2, runs):
@@ -143,29 +166,31 @@ COPIERS = {
 
 def on_s3(place, table, peers, corpus, v1, runs):
     """Plain copies to the same S3 server: an object a file. Many files take minutes, so they go once, and aws copies a tenth of them (`feat`)."""
-    env = dict(os.environ, **S3_KEYS)
-    for name, (up_command, down_command) in COPIERS.items():
+    for name in COPIERS:
         lines = [f"{corpus}, S3: {name} cp, {way}" for way in ("up", "down")]
-        if name not in peers or not any(table.wants(line) for line in lines):
-            continue
-        tree, note = v1, ""
-        if name == "aws" and os.path.isdir(os.path.join(v1, "feat")):
-            tree, note = os.path.join(v1, "feat"), "`feat` only; "
-        raw, files = size_of(tree)
-        up, down = [], []
-        for n in range(1 if files > 1000 else runs):
-            s3 = S3(place)
-            warm(tree)
-            up.append(run(place, up_command(s3.endpoint, tree), env, [s3.pid]))
-            target = place.clear("out-tree")
-            os.makedirs(target)
-            down.append(run(place, down_command(s3.endpoint, target), env, [s3.pid]))
-            if n == 0:
-                same(tree, target)
-            place.clear("out-tree")
-            s3.stop()
-            place.clear("s3")
-        for line, samples in zip(lines, (up, down)):
-            # There is no service between: what served is the S3 server.
-            server = median(samples, "served") / (raw / GIB)
-            table.add(line, raw, files, [dict(sample, served=0.0, peak=0.0) for sample in samples], f"{note}S3 server {server:.2f} CPU s/GiB")
+        if name in peers and any(table.wants(line) for line in lines):
+            part = os.path.join(v1, "feat")
+            tree, note = (part, "`feat` only; ") if name == "aws" and os.path.isdir(part) else (v1, "")
+            tried(name, a_copier, place, table, name, lines, tree, runs, note)
+
+
+def a_copier(place, table, name, lines, tree, runs, note):
+    env = dict(os.environ, **S3_KEYS)
+    raw, files = size_of(tree)
+    up, down = [], []
+    for n in range(1 if files > 1000 else runs):
+        s3 = S3(place)
+        warm(tree)
+        up.append(run(place, COPIERS[name][0](s3.endpoint, tree), env, [s3.pid]))
+        target = place.clear("out-tree")
+        os.makedirs(target)
+        down.append(run(place, COPIERS[name][1](s3.endpoint, target), env, [s3.pid]))
+        if n == 0:
+            same(tree, target)
+        place.clear("out-tree")
+        s3.stop()
+        place.clear("s3")
+    for line, samples in zip(lines, (up, down)):
+        # There is no service between: what served is the S3 server.
+        server = median(samples, "served") / (raw / GIB)
+        table.add(line, raw, files, [dict(sample, served=0.0, peak=0.0) for sample in samples], f"{note}S3 server {server:.2f} CPU s/GiB")

@@ -1,6 +1,6 @@
 """Dray's processes and the S3 server that the measurements run against, all on loopback."""
-import atexit, json, os, shutil, signal, socket, sqlite3, subprocess, sys, time
-from .measure import cpu_of, peak_of, forget_peak, run, size_of
+import atexit, json, os, shutil, signal, socket, sqlite3, subprocess, time
+from .measure import Failed, cpu_of, forget_peak, peak_of, run, size_of
 
 S3_SCRIPT = os.path.join(os.path.dirname(__file__), "..", "..", "tests", "services", "s3.sh")
 S3_KEYS = {"AWS_ACCESS_KEY_ID": "benchaccess", "AWS_SECRET_ACCESS_KEY": "benchsecretkey12345", "AWS_DEFAULT_REGION": "us-east-1"}
@@ -68,7 +68,7 @@ class Service:
                 break
             except OSError:
                 if self.process.poll() is not None or time.monotonic() > until:
-                    sys.exit("the service did not start; see " + self.log.name)
+                    raise Failed("the service did not start; see " + self.log.name)
                 time.sleep(0.05)
         with open(os.path.join(self.data, "admin.token")) as file:
             self.token = file.read().strip()
@@ -81,7 +81,9 @@ class Service:
 
     def call(self, *arguments):
         """A command that is not measured; its document."""
-        done = subprocess.run([self.program, *arguments, "--json"], env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=True)
+        done = subprocess.run([self.program, *arguments, "--json"], env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        if done.returncode != 0:
+            raise Failed(f"dray {' '.join(arguments)} ended with {done.returncode}\n{(done.stdout + done.stderr).decode(errors='replace')[-2000:]}")
         return json.loads(done.stdout)
 
     def measured(self, *arguments):
@@ -133,7 +135,7 @@ class Agent:
         until = time.monotonic() + 60
         while b"agent is at work" not in open(self.log.name, "rb").read():
             if self.process.poll() is not None or time.monotonic() > until:
-                sys.exit("the agent did not start; see " + self.log.name)
+                raise Failed("the agent did not start; see " + self.log.name)
             time.sleep(0.05)
 
     def stage(self, reference):
