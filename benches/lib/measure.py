@@ -8,8 +8,10 @@ import fcntl, os, shutil, subprocess, sys, time
 GIB = 2.0 ** 30
 MIB = 2.0 ** 20
 TICK = os.sysconf("SC_CLK_TCK")
-# Trees of more files than this are renamed away and emptied: ext4 makes creations dear for minutes after many deletions.
+# Trees of more files than this are renamed away, not deleted: ext4 makes creations dear for minutes after many deletions.
 MANY = 1000
+# GiB of disk that must stay free.
+LEAST_FREE = 20
 
 
 class Failed(Exception):
@@ -36,21 +38,19 @@ class Place:
         return os.path.join(self.scratch, *names)
 
     def clear(self, name):
-        """The path of `name`, with nothing there. Large trees go aside by rename; their files are cut to nothing, so that the disk does not fill."""
+        """The path of `name`, with nothing there. Large trees go aside by rename, and are deleted at the end or when the disk gets full."""
         path = self.at(name)
         if not os.path.lexists(path):
             return path
         if not os.path.isdir(path) or os.path.islink(path):
             os.remove(path)
             return path
-        names = [os.path.join(base, name) for base, _, files in os.walk(path) for name in files]
-        if len(names) <= MANY:
+        if size_of(path)[1] <= MANY:
             shutil.rmtree(path)
             return path
-        for name in names:
-            if os.path.isfile(name) and not os.path.islink(name):
-                os.chmod(name, 0o600)
-                os.truncate(name, 0)
+        if shutil.disk_usage(self.work).free < LEAST_FREE * GIB and os.path.isdir(self.trash):
+            print("the disk gets full: trees set aside are deleted, and creating files may be dear for minutes", file=sys.stderr)
+            shutil.rmtree(self.trash)
         aside = os.path.join(self.trash, str(time.monotonic_ns()))
         os.makedirs(aside)
         os.rename(path, os.path.join(aside, "x"))

@@ -32,7 +32,8 @@ VERSIONS = {
 
 
 def version(name):
-    return subprocess.run(VERSIONS[name], stdout=subprocess.PIPE, text=True).stdout.split("\n")[0].strip()
+    said = subprocess.run(VERSIONS[name], stdout=subprocess.PIPE, text=True).stdout.split("\n")[0].strip()
+    return said if name[:2] in said else f"{name} {said}"
 
 
 class Peer:
