@@ -58,8 +58,8 @@ def about(opt, program, peers):
         model = next((line.split(":")[1].strip() for line in file if line.startswith("model name")), "unknown")
     said = subprocess.run([program, "--version"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
     return {
-        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "cpu": model, "cores": os.cpu_count(), "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * 4096 / 2 ** 30),
-        "load": os.getloadavg()[0], "dray": said, "peers": [others.version(name) for name in peers], "runs": opt.runs, "cut": opt.cut,
+        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "cpu": model, "cores": os.cpu_count(),
+        "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * 4096 / 2 ** 30), "load": os.getloadavg()[0], "dray": said, "peers": [others.version(name) for name in peers], "runs": opt.runs, "cut": opt.cut,
     }
 
 

@@ -28,7 +28,8 @@ def staged(sample, raw, files):
     """Ready, all of it, and every file read back after it was written, as the signed receipt says."""
     receipt = json.loads(base64.b64decode(sample["report"]["receipt"]["payload"]))
     assert (sample["report"]["bytes_done"], receipt["bytes"], receipt["files"]) == (raw, raw, files), receipt
-    assert receipt["method"]["reread_files"] == files, receipt
+    sample["reread"] = receipt["method"]["reread_files"]
+    assert sample["reread"] == files, receipt
     return sample
 
 
@@ -47,6 +48,7 @@ def cycle(place, program, v1, v2, steps, check, s3=None):
         taken["again"] = pushed(service.measured(*push), raw1, files1)
         assert taken["again"]["report"]["unchanged"], "pushed again: a new version"
     if "rehash" in steps:
+        warm(v1)
         taken["rehash"] = pushed(service.measured(*push, "--rehash"), raw1, files1)
         assert taken["rehash"]["report"]["unchanged"], "hashed again: a new version"
     if "pull" in steps:
@@ -79,7 +81,13 @@ def note_of(step, samples, raw):
         return f"sent {sent / MIB:.0f} MiB = {100 * sent / raw:.1f} %"
     if step in ("again", "rehash"):
         return f"{median(samples, 'cpu'):.2f} CPU s in all, {last['requests']} requests, sent {last['report']['sent_bytes']} B"
+    if step == "stage":
+        return stage_note(last)
     return f"{last['requests']} requests"
+
+
+def stage_note(sample):
+    return f"{sample['reread']:,} files read back and hashed, {sample['requests']} requests"
 
 
 def roads(place, table, program, corpus, v1, v2, runs):
@@ -119,8 +127,8 @@ def on_s3(place, table, program, corpus, v1, v2, runs):
 
 
 def slow_link(place, table, program, v1, v2, size):
-    """New bytes of an edit when both versions lie in the small packs of a slow link, against large ones. The first version goes fast, in packs of
-    1 MiB by a small --memory; the second at 1 Mbit/s."""
+    """New bytes of an edit when the first version lies in the small packs of a slow link, against large ones. A push makes its packs smaller, down to
+    1 MiB, when one takes over 20 s; a small --memory makes them so at once, so the first version goes fast. The second goes at 1 Mbit/s."""
     name = "footage cut: v2 at 1 Mbit/s, small packs"
     if not table.wants(name):
         return
@@ -164,7 +172,7 @@ def scale_tree(place, table, program, names, tree):
         stage = staged(agent.stage("bench/a@v1"), raw, files)
         agent.stop()
         place.clear("agent-node-1")
-        table.add(names["stage"], raw, files, [stage], f"{stage['requests']} requests")
+        table.add(names["stage"], raw, files, [stage], stage_note(stage))
     service.stop()
     place.clear("service-data")
 
