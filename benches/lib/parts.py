@@ -144,14 +144,14 @@ class Agent:
         with open(job_file, "w") as file:
             file.write(f'name = "bench"\n[[data]]\nfrom = "{reference}"\nat = "in"\n')
         job = self.service.call("job", "submit", job_file)["id"]
-        self.service.call("lease", "grant", "--job", job, "--node", self.node, "--until", "2h")
+        self.service.call("lease", "grant", "--job", job, "--node", self.node, "--until", "8h")
         os.sync()
         pids = (self.pid, self.service.pid)
         for pid in pids:
             forget_peak(pid)
         agent, served, asked, start = *(cpu_of(pid) for pid in pids), self.service.requests(), time.monotonic()
         staging = self.service.call("stage", "--job", job, "--node", self.node)["id"]
-        done = self.service.call("staging", "wait", staging, "--timeout", "1h")
+        done = self.service.call("staging", "wait", staging, "--timeout", "6h")
         wall = time.monotonic() - start
         assert done["state"] == "ready", done
         return {
