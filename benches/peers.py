@@ -1,217 +1,113 @@
 #!/usr/bin/env python3
 """Measures Dray and its peers on the same corpora in one run, as whole processes.
 
-    benches/peers.py [--bin target/release/dray] [--work target/bench] [--runs 5] [--only REGEX] [--peers cp,borg,s5cmd,aws] [--json FILE]
+    benches/peers.py [--bin target/release/dray] [--work target/bench] [--runs 5] [--only REGEX] [--peers cp,borg,...] [--scale] [--json FILE]
+    benches/peers.py --bin A --versus B --only 'footage: dray (push|pull)' [--runs 3] [--cut 500M]
 
-Needs the corpora (benches/corpora/footage.sh with ffmpeg, benches/corpora/dataset.py with numpy). Prints one table: CPU seconds (user +
-system, children included) per GiB of raw data for the client and, apart, for the service; wall seconds; peak RSS of each; files per second; bytes
-stored or sent. Medians. Sources are read once before each run, so that they lie in the page cache; trees are renamed away, not deleted, between runs,
-since ext4 makes creations dear for minutes after many deletions. Judge by CPU and by ratios of the same run: walls move with the neighbours.
+Needs the corpora (benches/corpora/footage.sh with ffmpeg, benches/corpora/dataset.py with numpy). One table: CPU seconds (user + system, children
+included) per GiB of raw data for the client (the agent where data is staged) and, apart, for the service; wall seconds; files per second; peak RSS of
+each; bytes stored or sent. Medians; the largest peak. Peers that are not on PATH are left out, and said so; the S3 lines need `weed` on PATH or in
+$WEED. What is pushed, pulled and staged is checked in every run, byte for byte in the first. Sources are read once before each run, so that they lie
+in the page cache. Judge by CPU and by ratios of the same run: walls move with the neighbours.
 """
-import argparse, json, os, re, shutil, signal, socket, statistics, subprocess, sys, time
+import argparse, os, re, signal, subprocess, sys, time
 
-GIB = 2.0 ** 30
-arg = argparse.ArgumentParser()
-arg.add_argument("--bin", default="target/release/dray")
-arg.add_argument("--work", default="target/bench")
-arg.add_argument("--runs", type=int, default=5)
-arg.add_argument("--only", default=".")
-arg.add_argument("--peers", default="cp,borg,s5cmd,aws")
-arg.add_argument("--json")
-arg.add_argument("--scale", action="store_true", help="also 300,000 files, one 8 GiB file, and 8 pushes at once")
-opt = arg.parse_args()
-DRAY = os.path.abspath(opt.bin)
-WORK = os.path.abspath(opt.work)
-CORPORA = os.path.join(WORK, "corpora")
-SCRATCH = os.path.join(WORK, "scratch")
-os.makedirs(SCRATCH, exist_ok=True)
-PEERS = [p for p in opt.peers.split(",") if p and shutil.which(p)]
-TICK = os.sysconf("SC_CLK_TCK")
-rows = []
+sys.dont_write_bytecode = True
+from lib import dray, others, trees, versus
+from lib.measure import Failed, Place, need_space
+from lib.parts import S3
+from lib.table import Table
 
 
-def size_of(path):
-    count = total = 0
-    for base, _, files in os.walk(path):
-        for name in files:
-            count += 1
-            total += os.lstat(os.path.join(base, name)).st_size
-    return total, count
+def options():
+    arg = argparse.ArgumentParser(formatter_class=argparse.RawDescriptionHelpFormatter, description=__doc__)
+    arg.add_argument("--bin", default="target/release/dray")
+    arg.add_argument("--versus", metavar="BIN", help="compare with another binary: --bin is A, this is B, in turn, on the local store")
+    arg.add_argument("--work", default="target/bench", help="scratch is made below it and removed; one run at a time")
+    arg.add_argument("--corpora", metavar="DIR", help="instead of WORK/corpora")
+    arg.add_argument("--runs", type=int, default=5, help="of Dray and cp; peers get at most 3")
+    arg.add_argument("--only", default=".", help="lines to measure, a regular expression on their names")
+    arg.add_argument("--peers", default=",".join(others.ALL))
+    arg.add_argument("--cut", type=trees.parse_size, metavar="SIZE", help="about so much of each corpus only, to try things out")
+    arg.add_argument("--link-cut", type=trees.parse_size, default="50M", metavar="SIZE", help="of the footage, for the line at 1 Mbit/s")
+    arg.add_argument("--scale", action="store_true", help="also 300,000 files, one 8 GiB file, and 8 pushes at once")
+    arg.add_argument("--scale-files", type=int, default=300_000)
+    arg.add_argument("--scale-size", type=trees.parse_size, default="8G")
+    arg.add_argument("--json", metavar="FILE")
+    return arg.parse_args()
 
 
-def warm(path):
-    subprocess.run(f"find {path} -type f -print0 | xargs -0 cat > /dev/null", shell=True, check=True)
+def find_corpora(opt, place):
+    """(name, v1, v2), or cuts of them."""
+    folder = os.path.abspath(opt.corpora or os.path.join(place.work, "corpora"))
+    for name in ("footage", "dataset"):
+        v1, v2 = (os.path.join(folder, name, version) for version in ("v1", "v2"))
+        if not os.path.isdir(v1) or not os.path.isdir(v2):
+            print(f"no corpus `{name}` below {folder}: left out", file=sys.stderr)
+        elif opt.versus and not any(re.search(opt.only, f"{name}: {line}") for line in dray.STEPS.values()):
+            continue
+        elif opt.cut:
+            yield name, *trees.cut(name, v1, v2, opt.cut, place.clear(f"corpus-{name}"))
+        else:
+            yield name, v1, v2
 
 
-def park(path):
-    """Out of the way without deleting: ext4 skips recently deleted inodes for minutes."""
-    if os.path.lexists(path):
-        trash = os.path.join(WORK, "trash", str(time.monotonic_ns()))
-        os.makedirs(trash)
-        os.rename(path, os.path.join(trash, "x"))
-
-
-def proc_cpu(pid):
-    fields = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / TICK
-
-
-def proc_peak(pid):
-    for line in open(f"/proc/{pid}/status"):
-        if line.startswith("VmHWM"):
-            return int(line.split()[1]) / 1024
-    return 0
-
-
-def run(command, env=None, watch=()):
-    """One whole process: wall, CPU, peak RSS, stdout, and the CPU that the watched pids used meanwhile."""
-    out = open(os.path.join(SCRATCH, "out"), "w+b")
-    err = open(os.path.join(SCRATCH, "err"), "w+b")
-    before = [proc_cpu(p) for p in watch]
-    os.sync()
-    start = time.monotonic()
-    child = subprocess.Popen(command, stdout=out, stderr=err, env=env, shell=isinstance(command, str))
-    _, status, usage = os.wait4(child.pid, 0)
-    wall = time.monotonic() - start
-    child.returncode = os.waitstatus_to_exitcode(status)
-    out.seek(0)
-    err.seek(0)
-    if child.returncode != 0:
-        sys.exit(f"failed ({child.returncode}): {command}\n{err.read().decode(errors='replace')[-2000:]}")
+def about(opt, program, peers):
+    """What ran, and on what."""
+    with open("/proc/cpuinfo") as file:
+        model = next((line.split(":")[1].strip() for line in file if line.startswith("model name")), "unknown")
+    said = subprocess.run([program, "--version"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
     return {
-        "wall": wall, "cpu": usage.ru_utime + usage.ru_stime, "rss": usage.ru_maxrss / 1024,
-        "watched": [proc_cpu(p) - b for p, b in zip(watch, before)], "out": out.read(),
+        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "cpu": model, "cores": os.cpu_count(),
+        "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * 4096 / 2 ** 30), "load": os.getloadavg()[0], "dray": said, "peers": [others.version(name) for name in peers], "runs": opt.runs, "cut": opt.cut,
     }
 
 
-class Service:
-    """`dray serve` on a fresh data directory, loopback, local store."""
-
-    def __init__(self, name):
-        self.data = os.path.join(SCRATCH, name)
-        park(self.data)
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            port = s.getsockname()[1]
-        self.log = open(os.path.join(SCRATCH, name + ".log"), "wb")
-        self.url = f"http://127.0.0.1:{port}"
-        self.process = subprocess.Popen([DRAY, "serve", "--data", self.data, "--listen", f"127.0.0.1:{port}"], stdout=self.log, stderr=self.log)
-        for _ in range(300):
-            try:
-                socket.create_connection(("127.0.0.1", port), 0.2).close()
-                break
-            except OSError:
-                if self.process.poll() is not None:
-                    sys.exit("the service ended; see " + self.log.name)
-                time.sleep(0.05)
-        self.token = open(os.path.join(self.data, "admin.token")).read().strip()
-        self.pid = self.process.pid
-
-    def env(self, cache):
-        return dict(os.environ, DRAY_URL=self.url, DRAY_TOKEN=self.token, XDG_CACHE_HOME=cache)
-
-    def stored(self):
-        return size_of(os.path.join(self.data, "store"))[0]
-
-    def peak(self):
-        return proc_peak(self.pid)
-
-    def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        self.process.wait()
+def full(opt, place, table, program, corpora, peers):
+    """Every line that is asked for. A peer that fails is named and left out; when Dray fails, the run ends."""
+    with_s3 = S3.program() is not None
+    if not with_s3:
+        print("no `weed` on PATH or in $WEED: the S3 lines are left out", file=sys.stderr)
+    for corpus, v1, v2 in corpora:
+        dray.roads(place, table, program, corpus, v1, v2, opt.runs)
+        others.local(place, table, peers, corpus, v1, v2, opt.runs)
+        if with_s3:
+            dray.on_s3(place, table, program, corpus, v1, v2, min(opt.runs, 3))
+            others.on_s3(place, table, peers, corpus, v1, min(opt.runs, 3))
+        if corpus == "footage":
+            dray.slow_link(place, table, program, v1, v2, min(opt.link_cut, opt.cut or opt.link_cut))
+    if opt.scale:
+        dray.scale(place, table, program, opt.scale_files, opt.scale_size)
 
 
-def record(name, raw, files, runs, note="", watched_name="service", peak=None):
-    med = lambda f: statistics.median(f(r) for r in runs)
-    row = {
-        "name": name, "runs": len(runs), "cpu": med(lambda r: r["cpu"]) / (raw / GIB), "cpu_s": med(lambda r: r["cpu"]),
-        "watched": med(lambda r: sum(r["watched"])) / (raw / GIB), "wall": med(lambda r: r["wall"]), "rss": max(r["rss"] for r in runs),
-        "peak": peak or 0, "files_s": files / med(lambda r: r["wall"]), "note": note,
-    }
-    rows.append(row)
-    print(f"| {name} | {row['cpu']:.2f} | {row['watched']:.2f} | {row['wall']:.2f} | {row['files_s']:.0f} | {row['rss']:.0f} | {row['peak']:.0f} | {note} |", flush=True)
+def main():
+    opt = options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    place = Place(opt.work)
+    program = os.path.abspath(opt.bin)
+    for binary in (program, opt.versus or program):
+        if not os.access(binary, os.X_OK):
+            sys.exit(f"{binary} is no program; build it with `cargo build --release`, or give --bin")
+    corpora = list(find_corpora(opt, place))
+    if not opt.cut:
+        need_space(place.scratch, 25, "a run over whole corpora")
+    peers, missing = others.present("" if opt.versus else opt.peers)
+    for name in missing:
+        print(f"peer `{name}` is not on PATH: left out", file=sys.stderr)
+    machine = about(opt, program, peers)
+    table = Table(opt.only, quiet=opt.versus is not None)
+    try:
+        if opt.versus:
+            table.rows = versus.compare(place, (program, os.path.abspath(opt.versus)), table.wants, corpora, opt.runs)
+        else:
+            full(opt, place, table, program, corpora, peers)
+            print("\n" + "; ".join([machine["at"], machine["cpu"], f"{machine['cores']} cores", machine["dray"], *machine["peers"]]))
+    except Failed as why:
+        sys.exit(f"failed: {why}\n{place.scratch} is left to look at")
+    finally:
+        if opt.json and table.rows:
+            table.save(opt.json, **machine)
+    place.end()
 
 
-def wanted(name):
-    return re.search(opt.only, name)
-
-
-def dray(corpus, v1, v2):
-    (raw1, files1), (raw2, files2) = size_of(v1), size_of(v2)
-    pushes, seconds, again, nocache, pulls, note, note2, requests = [], [], [], [], [], "", "", 0
-    peak = 0
-    for n in range(opt.runs):
-        service = Service(f"{corpus}-data")
-        cache = os.path.join(SCRATCH, "cache")
-        park(cache)
-        env = service.env(cache)
-        warm(v1)
-        push = run([DRAY, "push", v1, "--to", "bench/a", "--json"], env, [service.pid])
-        report = json.loads(push["out"])
-        pushes.append(push)
-        note = f"stored {service.stored() / 2**20:.0f} MiB"
-        assert report["bytes"] == raw1, (report["bytes"], raw1)
-        if wanted("again"):
-            again.append(run([DRAY, "push", v1, "--to", "bench/a", "--json"], env, [service.pid]))
-            nocache.append(run([DRAY, "push", v1, "--to", "bench/a", "--json", "--rehash"], env, [service.pid]))
-        target = os.path.join(SCRATCH, "pulled")
-        park(target)
-        pulls.append(run([DRAY, "pull", "bench/a@v1", target, "--json"], env, [service.pid]))
-        if n == 0:
-            subprocess.run(["diff", "-r", "--no-dereference", v1, target], check=True)
-        warm(v2)
-        second = run([DRAY, "push", v2, "--to", "bench/a", "--json"], env, [service.pid])
-        seconds.append(second)
-        sent = json.loads(second["out"])["sent_bytes"]
-        note2 = f"sent {sent / 2**20:.0f} MiB = {100 * sent / raw2:.1f} %"
-        peak = max(peak, service.peak())
-        service.stop()
-    record(f"{corpus}: dray push", raw1, files1, pushes, note, peak=peak)
-    record(f"{corpus}: dray push v2 after v1", raw2, files2, seconds, note2)
-    if again:
-        record(f"{corpus}: dray push again, stat cache warm", raw1, files1, again, f"{statistics.median(r['cpu'] for r in again):.2f} CPU s in all")
-        record(f"{corpus}: dray push again, --rehash", raw1, files1, nocache)
-    record(f"{corpus}: dray pull, verified", raw1, files1, pulls)
-
-
-def peers(corpus, v1, v2):
-    (raw1, files1), (raw2, files2) = size_of(v1), size_of(v2)
-    target = os.path.join(SCRATCH, "out-tree")
-    repo = os.path.join(SCRATCH, "repo")
-    env = dict(os.environ, BORG_BASE_DIR=os.path.join(SCRATCH, "borg"), BORG_UNKNOWN_UNENCRYPTED_REPO_ACCESS_IS_OK="yes", BORG_RELOCATED_REPO_ACCESS_IS_OK="yes")
-    if "cp" in PEERS:
-        runs = []
-        for _ in range(opt.runs):
-            park(target)
-            warm(v1)
-            runs.append(run(["cp", "-r", v1, target]))
-        record(f"{corpus}: cp -r", raw1, files1, runs)
-    if "borg" in PEERS:
-        up, second, down = [], [], []
-        for _ in range(max(1, min(opt.runs, 3))):
-            park(repo)
-            park(os.path.join(SCRATCH, "borg"))
-            subprocess.run(["borg", "init", "-e", "none", repo], env=env, check=True, stderr=subprocess.DEVNULL)
-            warm(v1)
-            up.append(run(["borg", "create", "--compression", "auto,zstd,1", f"{repo}::a", v1], env))
-            stored = size_of(repo)[0]
-            warm(v2)
-            second.append(run(["borg", "create", "--compression", "auto,zstd,1", f"{repo}::b", v2], env))
-            grown = size_of(repo)[0] - stored
-            park(target)
-            os.makedirs(target)
-            down.append(run(f"cd {target} && exec borg extract {repo}::a", env))
-        record(f"{corpus}: borg create auto,zstd,1", raw1, files1, up, f"stored {stored / 2**20:.0f} MiB")
-        record(f"{corpus}: borg create v2 after v1", raw2, files2, second, f"new {grown / 2**20:.0f} MiB = {100 * grown / raw2:.1f} %")
-        record(f"{corpus}: borg extract", raw1, files1, down)
-
-
-print("| what | CPU s/GiB, client | CPU s/GiB, service | wall s | files/s | client peak MiB | service peak MiB | |\n|---|---|---|---|---|---|---|---|")
-for corpus in ("footage", "dataset"):
-    v1, v2 = (os.path.join(CORPORA, corpus, v) for v in ("v1", "v2"))
-    if not os.path.isdir(v1) or not wanted(corpus):
-        continue
-    dray(corpus, v1, v2)
-    peers(corpus, v1, v2)
-if opt.json:
-    json.dump(rows, open(opt.json, "w"), indent=1)
+main()
