@@ -13,6 +13,7 @@ use dray::content::path::RelPath;
 
 use crate::support::TestService;
 use crate::support::client::{assert_same, context, noise, pull_to, pull_with, push_dir, set_clock};
+use crate::support::binary::Served;
 
 fn write(dir: &Path, name: &str, bytes: &[u8]) {
     let path = dir.join(name);
@@ -287,4 +288,43 @@ async fn a_cancelled_pull_leaves_no_piece_behind() {
     let again = crate::support::client::context(&service);
     pull_to(&again, "pull/cancel", &dest).await;
     assert_same(&tree, &dest);
+}
+
+/// Temporary files of pulls killed by `SIGKILL` are gone after the next pull, wherever they lay; files that only look like them are not.
+#[test]
+fn rests_of_killed_pulls_are_removed_by_the_next() {
+    let served = Served::start();
+    let (tree, dest) = (served.dir.path().join("tree"), served.dir.path().join("dest"));
+    write(&tree, "big/clip.mp4", &noise(7, 12 << 20));
+    let push = |tree: &Path| served.json(["push", tree.to_str().unwrap(), "--to", "w/t"]);
+    push(&tree);
+    fs::remove_dir_all(tree.join("big")).unwrap();
+    write(&tree, "small", b"the second version");
+    push(&tree);
+    let parts = || -> Vec<String> {
+        let Ok(listing) = fs::read_dir(dest.join("big")) else { return Vec::new() };
+        let names = listing.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.starts_with(".dray-") && name.ends_with(".part")).collect()
+    };
+    let mut seen = Vec::new();
+    for round in 1..=2 {
+        let slow = ["pull", "w/t@v1", dest.to_str().unwrap(), "--limit-rate", "4M", "--memory", "32M"];
+        let mut pull = served.command().args(slow).stderr(std::process::Stdio::null()).spawn().unwrap();
+        while parts().iter().all(|part| seen.contains(part)) {
+            assert!(pull.try_wait().unwrap().is_none(), "the pull ended before it could be killed");
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+        pull.kill().unwrap();
+        pull.wait().unwrap();
+        assert_eq!(parts().len(), 1, "round {round}: what the one before left is gone");
+        seen = parts();
+    }
+    let outside = served.dir.path().join("outside");
+    write(&outside, &seen[0], b"not below DEST");
+    symlink(&outside, dest.join("elsewhere")).unwrap();
+    write(&dest, "big/.dray-0-0.part", b"the user's");
+    served.json(["pull", "w/t@v2", dest.to_str().unwrap()]);
+    assert_eq!(parts(), [".dray-0-0.part"]);
+    assert!(outside.join(&seen[0]).exists());
+    assert_eq!(fs::read(dest.join("small")).unwrap(), b"the second version");
 }
