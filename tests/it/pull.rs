@@ -10,10 +10,11 @@ use dray::client::pull::{Durability, LocalFiles, OutsideLinks};
 use dray::client::verify::{Verify, VerifyOptions, verify};
 use dray::content::digest::{Digest, digest};
 use dray::content::path::RelPath;
+use dray::domain::shard::Shard;
 
 use crate::support::TestService;
-use crate::support::client::{assert_same, context, noise, pull_to, pull_with, push_dir, set_clock};
 use crate::support::binary::Served;
+use crate::support::client::{assert_same, context, noise, pull_to, pull_with, push_dir, set_clock};
 
 fn write(dir: &Path, name: &str, bytes: &[u8]) {
     let path = dir.join(name);
@@ -153,7 +154,7 @@ async fn a_file_or_a_part_is_put_at_dest() {
     let globbed = scratch.join("globbed");
     let shard = |n| {
         pull_with(&context, "pull/parts", Box::leak(Box::new(scratch.join(format!("shard{n}")))), move |options| {
-            options.select.shard = Some((n, 3));
+            options.select.shard = Some(Shard { index: n, of: 3 });
         })
     };
     pull_with(&context, "pull/parts", &globbed, |options| options.select.include = vec!["d[12]/*".to_owned()])

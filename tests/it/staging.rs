@@ -363,7 +363,7 @@ both_engines! {
         let kept = service.stage(&kept, "").await.expect(201).json();
         service.run("look-into-stagings").await;
         let refused = service.staging(&refused["id"]).await;
-        assert_eq!((&refused["state"], &refused["error"]["code"]), (&json!("failed"), &json!("outside_link")));
+        assert_eq!((&refused["state"], &refused["error"]["code"]), (&json!("failed"), &json!("outside_links")));
         assert_eq!(service.staging(&kept["id"]).await["state"], "near");
     }
 
