@@ -105,6 +105,7 @@ impl StageIn {
             ready_seq: if receipt.is_some() { staging.ready_seq + 1 } else { staging.ready_seq },
             receipt,
             bytes,
+            unreturned: false,
         }
     }
 

@@ -6,6 +6,8 @@
     reason = "seeds, figures and skipped parts are for who runs the tests"
 )]
 
+mod agent;
+mod agent_faults;
 mod api_base;
 mod archive;
 mod auth;
