@@ -56,7 +56,7 @@ impl App {
     }
 
     /// The node's id, or who was probably meant.
-    async fn node_named(&self, tx: &mut Tx, team: Uuid, name: &str) -> Result<Uuid, Error> {
+    pub(super) async fn node_named(&self, tx: &mut Tx, team: Uuid, name: &str) -> Result<Uuid, Error> {
         if let Some(node) = nodes::by_name(tx, team, name).await? {
             return Ok(node.id);
         }

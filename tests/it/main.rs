@@ -26,6 +26,7 @@ mod links;
 mod metadata;
 mod packs;
 mod parity;
+mod plan;
 mod pull;
 mod push;
 mod receipts;
