@@ -45,7 +45,8 @@
 //! version's identity. *layout*: where the bytes of a tree lie in packs. *chunk*: a content-defined run of bytes, named by BLAKE3. *pack*: one
 //! object of many chunks, never rewritten. *upload*: an open attempt to make a version, fenced by an epoch. *job*, *lease*: a declared job; its
 //! tenure of one node. *staging*: bringing a job's inputs near, and onto the leased node. *readiness receipt*: the signed statement that every
-//! staged byte was verified on that node's disk. *output*: what a job brings back; *sealed* on the node, *stored* in the store. *link*: a signed URL.
+//! staged byte was verified on that node's disk. *output*: what a job brings back; *sealed* on the node, *stored* in the store. *link*: a signed URL. *outside links*: symlinks that point out of
+//! what is staged or pulled. *shard*: the i-th of n parts of an input's files, dealt by one rule ([`domain::shard`]).
 //!
 //! # Where this differs from the plan it was built by, and why
 //!

@@ -57,6 +57,9 @@ pub struct Record {
     pub receipt: Option<serde_json::Value>,
     /// Logical bytes that are staged.
     pub bytes: u64,
+    /// An output failed: its bytes are only here. Said to nobody before it stands here, and what it says is set aside, never deleted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unreturned: bool,
 }
 
 impl Home {
@@ -162,9 +165,14 @@ impl Home {
             .collect()
     }
 
-    /// Sets aside what a job wrote and what was sealed of it, out of reach of [`Self::forget`]. May be repeated.
-    pub fn keep(&self, record: &Record) -> std::io::Result<PathBuf> {
-        let kept = self.root.join("kept").join(format!("{}-{}", record.job, record.epoch));
+    /// Where what a failed output left behind waits for a person.
+    pub fn kept_dir(&self, record: &Record) -> PathBuf {
+        self.root.join("kept").join(format!("{}-{}", record.job, record.epoch))
+    }
+
+    /// Sets aside what a job wrote and what was sealed of it. May be repeated; where it fails, all of it is still in one place or the other.
+    fn keep(&self, record: &Record) -> std::io::Result<()> {
+        let kept = self.kept_dir(record);
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&kept)?;
         let out = self.job_dir(&record.job, record.epoch).join("out");
         for (from, name) in [(out, "out"), (self.sealed_dir(&record.job, record.epoch), "sealed")] {
@@ -173,21 +181,17 @@ impl Home {
                 _ => {}
             }
         }
-        Ok(kept)
+        File::open(&kept)?.sync_all()
     }
 
-    /// Takes a staging's directories away and forgets it. The space is free once [`Self::empty_trash`] has run.
+    /// Takes a staging's directories away and forgets it. What could not be returned is set aside first; while that fails, nothing is touched.
+    /// The space is free once [`Self::empty_trash`] has run.
     pub fn forget(&self, record: &Record, name: &str) -> Result<(), Error> {
-        let places =
-            [(self.job_dir(&record.job, record.epoch), "job"), (self.sealed_dir(&record.job, record.epoch), "sealed")];
-        for (path, kind) in places {
-            match fs::rename(&path, self.root.join("trash").join(format!("{name}-{kind}"))) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(Error::Local { path, source: error });
-                }
-                _ => {}
-            }
+        if record.unreturned {
+            self.keep(record).map_err(|source| Error::Local { path: self.kept_dir(record), source })?;
         }
+        self.discard(&self.job_dir(&record.job, record.epoch), &format!("{name}-job"))?;
+        self.discard(&self.sealed_dir(&record.job, record.epoch), &format!("{name}-sealed"))?;
         for path in [self.facts(&record.staging), self.record_path(&record.staging)] {
             match fs::remove_file(&path) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -197,6 +201,16 @@ impl Home {
             }
         }
         Ok(())
+    }
+
+    /// Moves a directory to the trash.
+    pub fn discard(&self, path: &Path, name: &str) -> Result<(), Error> {
+        match fs::rename(path, self.root.join("trash").join(name)) {
+            Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+                Err(Error::Local { path: path.to_owned(), source })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Deletes what was thrown away, following no link. Blocking.
@@ -284,6 +298,7 @@ mod tests {
             ready_seq: 0,
             receipt: None,
             bytes: 7,
+            unreturned: false,
         };
         home.save(&record).expect("saved");
         drop(home);
@@ -299,20 +314,9 @@ mod tests {
         std::fs::create_dir(&outside).expect("made");
         std::fs::write(outside.join("kept"), "x").expect("written");
         let home = Home::open(&dir.path().join("cache")).expect("a home");
-        let record = Record {
-            staging: "s".into(),
-            job: "j".into(),
-            epoch: 1,
-            phase: Phase::Ready,
-            ready_seq: 1,
-            receipt: None,
-            bytes: 0,
-        };
+        let record = done();
         home.save(&record).expect("saved");
         let job = home.job_dir("j", 1);
-        std::fs::create_dir_all(job.join("out")).expect("made");
-        std::fs::write(job.join("out/result"), "r").expect("written");
-        let kept = home.keep(&record).expect("kept");
         std::fs::create_dir_all(job.join("deep")).expect("made");
         std::fs::write(job.join("deep/file"), "x").expect("written");
         std::os::unix::fs::symlink(&outside, job.join("link")).expect("linked");
@@ -321,6 +325,42 @@ mod tests {
         assert!(!job.exists() && home.records().is_empty());
         home.empty_trash();
         assert_eq!(std::fs::read_dir(home.root().join("trash")).expect("trash").count(), 0);
-        assert!(outside.join("kept").exists() && kept.join("out/result").exists());
+        assert!(outside.join("kept").exists());
+    }
+
+    #[test]
+    fn what_could_not_be_returned_is_set_aside_or_stays() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let home = Home::open(&dir.path().join("cache")).expect("a home");
+        home.save(&Record { unreturned: true, ..done() }).expect("saved");
+        let record = home.record("s").expect("the record as a restarted agent reads it");
+        let (job, sealed) = (home.job_dir("j", 1), home.sealed_dir("j", 1));
+        std::fs::create_dir_all(job.join("out")).expect("made");
+        std::fs::create_dir_all(&sealed).expect("made");
+        std::fs::write(job.join("out/result"), "r").expect("written");
+        std::fs::write(sealed.join("0"), "s").expect("written");
+        let in_the_way = home.root().join("kept");
+        std::fs::write(&in_the_way, "").expect("written");
+        assert!(home.forget(&record, "t1").is_err());
+        assert!(job.join("out/result").exists() && sealed.join("0").exists() && home.record("s").is_some());
+        std::fs::remove_file(&in_the_way).expect("removed");
+        home.forget(&record, "t2").expect("forgotten");
+        home.empty_trash();
+        assert!(!job.exists() && home.record("s").is_none());
+        let kept = home.kept_dir(&record);
+        assert!(kept.join("out/result").exists() && kept.join("sealed/0").exists());
+    }
+
+    fn done() -> Record {
+        Record {
+            staging: "s".into(),
+            job: "j".into(),
+            epoch: 1,
+            phase: Phase::Ready,
+            ready_seq: 1,
+            receipt: None,
+            bytes: 0,
+            unreturned: false,
+        }
     }
 }

@@ -52,6 +52,12 @@ pub enum Error {
     Service(#[from] ClientError),
 }
 
+/// An error with what lies below it, for one line of a log.
+fn chain(error: &dyn std::error::Error) -> String {
+    let below = std::iter::successors(error.source(), |error| error.source());
+    below.fold(error.to_string(), |text, error| format!("{text}: {error}"))
+}
+
 impl Error {
     /// Stable code for `--json`.
     pub fn code(&self) -> &str {

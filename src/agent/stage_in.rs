@@ -12,8 +12,9 @@ use crate::client::pull::{Durability, OutsideLinks, PullOptions, PullReport, Sel
 use crate::client::{Context, Error as ClientError, Exit, TransferError};
 use crate::content::path::RelPath;
 use crate::content::tree::Counts;
-use crate::domain::job::Shard;
 use crate::domain::receipt::{Envelope, Method, Readiness, key_id};
+use crate::domain::selection::space_needed;
+use crate::domain::shard::Shard;
 use fs_err as fs;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
@@ -22,8 +23,6 @@ use std::time::Duration;
 
 /// Staged files and directories keep no write bit for group and others, whatever the version says.
 const MODE_MASK: u32 = 0o755;
-/// A file takes at least a block, a directory too.
-const BLOCK: u64 = 4096;
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
@@ -106,6 +105,7 @@ impl StageIn {
             ready_seq: if receipt.is_some() { staging.ready_seq + 1 } else { staging.ready_seq },
             receipt,
             bytes,
+            unreturned: false,
         }
     }
 
@@ -215,7 +215,7 @@ impl StageIn {
             );
             return Err(staging_fault("directory_exists", text));
         }
-        let needed = counts.bytes + (counts.files + counts.dirs) * BLOCK;
+        let needed = space_needed(counts);
         let free = self.home.free_bytes();
         if needed > free {
             return Err(no_space(needed, free));
@@ -252,7 +252,7 @@ impl StageIn {
             path,
             include: input.spec.include.clone(),
             exclude: input.spec.exclude.clone(),
-            shard: shard.transpose()?.map(|shard| (shard.index, shard.of)),
+            shard: shard.transpose()?,
         };
         let mut options = PullOptions::new(input.version.id.clone(), dest.to_owned());
         options.select = select;

@@ -30,15 +30,6 @@ const MAX_DEPTH: usize = 256;
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(120);
 
-/// How one output ended here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Brought {
-    /// Stored, or there was nothing.
-    Settled,
-    /// Its bytes are still only on this node.
-    Failed,
-}
-
 /// One ended staging to bring home.
 #[derive(Debug)]
 pub struct StageOut {
@@ -66,24 +57,21 @@ impl StageOut {
     }
 
     async fn bring_home(&self) -> Result<(), Unheard> {
-        let record = self.record();
-        if self.home.record(&record.staging).is_some()
+        let known = self.home.record(&self.work.staging.id);
+        let mut record = Record { phase: Phase::Returning, ..known.clone().unwrap_or_else(|| self.record()) };
+        if known.is_some()
             && let Err(error) = self.home.save(&record)
         {
             tracing::error!(%error, "cannot record a return");
         }
-        let mut failed = false;
         for name in &self.work.outputs {
             if let Some(spec) = self.work.job.spec.output.iter().find(|spec| spec.name == *name) {
-                failed |= self.bring(spec).await? == Brought::Failed;
+                self.bring(spec, &mut record).await?;
             }
         }
-        if failed {
-            self.keep(&record);
-        }
-        let name = self.voice.context.ids.uuid().to_string();
-        if let Err(error) = self.home.forget(&record, &name) {
-            tracing::error!(%error, "cannot take an ended staging away");
+        match known {
+            Some(_) => self.take_away(&record).await?,
+            None => self.leave(&record),
         }
         self.voice.say(&self.voice.report(StagingState::Released)).await?;
         Ok(())
@@ -98,18 +86,77 @@ impl StageOut {
             ready_seq: self.work.staging.ready_seq,
             receipt: None,
             bytes: 0,
+            unreturned: false,
         }
     }
 
-    /// What could not be brought home is never deleted: it waits for a person.
-    fn keep(&self, record: &Record) {
-        match self.home.keep(record) {
-            Ok(path) => tracing::error!(path = %path.display(), "an output failed; what the job wrote is kept there"),
-            Err(error) => tracing::error!(%error, "an output failed, and what the job wrote cannot be set aside"),
+    /// Clears the directories away, however often that takes: what could not be brought home is never deleted, so it stays until it can be set aside.
+    async fn take_away(&self, record: &Record) -> Result<(), Unheard> {
+        let kept = self.home.kept_dir(record);
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match self.home.forget(record, &self.voice.context.ids.uuid().to_string()) {
+                Ok(()) if record.unreturned => {
+                    tracing::error!(path = %kept.display(), "an output failed; what the job wrote is kept there");
+                    return Ok(());
+                }
+                Ok(()) => return Ok(()),
+                Err(error) => {
+                    let path = self.home.job_dir(&record.job, record.epoch);
+                    let why = super::chain(&error);
+                    tracing::error!(path = %path.display(), why, "an ended staging cannot be taken away; it stays, trying again");
+                }
+            }
+            self.rest(&mut pause).await?;
         }
     }
 
-    async fn bring(&self, spec: &OutputSpec) -> Result<Brought, Unheard> {
+    /// A directory without a record is not ours to take away.
+    fn leave(&self, record: &Record) {
+        let path = self.home.job_dir(&record.job, record.epoch);
+        if path.exists() {
+            tracing::warn!(path = %path.display(), "not in this agent's records, so it stays; look at it and move it away");
+        }
+        if !record.unreturned
+            && let Err(error) = self.home.discard(
+                &self.home.sealed_dir(&record.job, record.epoch),
+                &format!("{}-sealed", self.voice.context.ids.uuid()),
+            )
+        {
+            tracing::error!(%error, "cannot take sealed outputs away");
+        }
+    }
+
+    async fn rest(&self, pause: &mut Duration) -> Result<(), Unheard> {
+        tokio::select! {
+            () = self.voice.context.cancel.cancelled() => return Err(Unheard::Stopped),
+            () = tokio::time::sleep(*pause) => *pause = (*pause * 2).min(LONGEST_PAUSE),
+        }
+        Ok(())
+    }
+
+    /// Says that an output failed. First it stands on the disk: once it is said, nobody asks for the output again, and a restarted agent must know.
+    async fn failed(
+        &self,
+        spec: &OutputSpec,
+        record: &mut Record,
+        error: StagingError,
+        facts: OutputFacts,
+    ) -> Result<(), Unheard> {
+        record.unreturned = true;
+        let mut pause = FIRST_PAUSE;
+        while self.home.record(&record.staging).is_some()
+            && let Err(error) = self.home.save(record)
+        {
+            let why = super::chain(&error);
+            tracing::error!(output = spec.name, why, "an output failed, and that cannot be recorded; trying again");
+            self.rest(&mut pause).await?;
+        }
+        let facts = OutputFacts { error: Some(error), ..facts };
+        self.voice.output(&spec.name, OutputState::Failed, facts).await
+    }
+
+    async fn bring(&self, spec: &OutputSpec, record: &mut Record) -> Result<(), Unheard> {
         let voice = &self.voice;
         voice.output(&spec.name, OutputState::Sealing, OutputFacts::default()).await?;
         let out = self.home.job_dir(&self.work.job.id, self.work.lease.epoch).join("out");
@@ -123,15 +170,12 @@ impl StageOut {
             Ok(found) => found,
             Err(error) => {
                 let error = StagingError { code: "seal_failed".to_owned(), detail: error.to_string() };
-                let facts = OutputFacts { error: Some(error), ..OutputFacts::default() };
-                voice.output(&spec.name, OutputState::Failed, facts).await?;
-                return Ok(Brought::Failed);
+                return self.failed(spec, record, error, OutputFacts::default()).await;
             }
         };
         if found.files == 0 {
             let facts = OutputFacts { skipped: found.skipped, ..OutputFacts::default() };
-            voice.output(&spec.name, OutputState::Missing, facts).await?;
-            return Ok(Brought::Settled);
+            return voice.output(&spec.name, OutputState::Missing, facts).await;
         }
         voice.output(&spec.name, OutputState::Sealed, found.facts()).await?;
         voice.output(&spec.name, OutputState::Storing, found.facts()).await?;
@@ -143,15 +187,11 @@ impl StageOut {
                     version: report.version_id,
                     ..found.facts()
                 };
-                voice.output(&spec.name, OutputState::Stored, facts).await?;
-                Ok(Brought::Settled)
+                voice.output(&spec.name, OutputState::Stored, facts).await
             }
             Err(error) => {
                 let error = StagingError { code: error.code().to_owned(), detail: error.to_string() };
-                voice
-                    .output(&spec.name, OutputState::Failed, OutputFacts { error: Some(error), ..found.facts() })
-                    .await?;
-                Ok(Brought::Failed)
+                self.failed(spec, record, error, found.facts()).await
             }
         }
     }

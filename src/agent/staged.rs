@@ -77,7 +77,24 @@ pub async fn fetch(context: &Context, home: &Home, job: &Job) -> Result<Trees, F
         }
         trees.push((selection, file));
     }
-    Ok(Trees(trees))
+    let weighing = tokio::task::spawn_blocking(move || {
+        let weigh = |(selection, file): (Selection, File)| {
+            let weighed = if selection.needs_weighing() { selection.weigh(reader(&file)?) } else { Ok(selection) };
+            Ok((weighed.map_err(io::Error::other)?, file))
+        };
+        trees.into_iter().map(weigh).collect::<io::Result<_>>()
+    });
+    let weighed = weighing.await.map_err(|error| fault("broken", error))?;
+    Ok(Trees(weighed.map_err(|error| fault("bad_tree", error))?))
+}
+
+/// Reads a tree from its begin.
+fn reader(file: &File) -> io::Result<TreeReader<impl BufRead + use<>>> {
+    let mut file = file.try_clone()?;
+    file.rewind()?;
+    let mut decoder = zstd::Decoder::new(file)?;
+    decoder.window_log_max(MAX_WINDOW.ilog2())?;
+    TreeReader::open(BufReader::with_capacity(1 << 16, decoder)).map_err(io::Error::other)
 }
 
 fn refused_or_transient(error: ClientError) -> Fault {
@@ -91,15 +108,7 @@ fn refused_or_transient(error: ClientError) -> Fault {
 
 impl Trees {
     fn open(&self) -> io::Result<Vec<(Selection, TreeReader<impl BufRead>)>> {
-        let open = |(selection, file): &(Selection, File)| {
-            let mut file = file.try_clone()?;
-            file.rewind()?;
-            let mut decoder = zstd::Decoder::new(file)?;
-            decoder.window_log_max(MAX_WINDOW.ilog2())?;
-            let reader = TreeReader::open(BufReader::with_capacity(1 << 16, decoder)).map_err(io::Error::other)?;
-            Ok((selection.clone(), reader))
-        };
-        self.0.iter().map(open).collect()
+        self.0.iter().map(|(selection, file)| Ok((selection.clone(), reader(file)?))).collect()
     }
 
     /// Digest and counts of the job's directory. Blocking.

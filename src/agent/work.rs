@@ -11,6 +11,7 @@ use super::stage_out::StageOut;
 use super::{Error, Options, gpu, staged};
 use crate::api::jobs::{Hello, Welcome, Work, WorkReturn, WorkStaging};
 use crate::api::nodes::Inventory;
+use crate::api::teams::WhoAmI;
 use crate::client::api::route;
 use crate::client::{Context, Error as ClientError};
 use data_encoding::{BASE64, HEXLOWER};
@@ -30,6 +31,7 @@ const WAIT: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const NOT_THERE: &str = "the service is not there; trying until it is";
 
 /// Runs until the context's token is cancelled; then everything under way stops and what it has done stays recorded.
 ///
@@ -41,12 +43,8 @@ pub async fn run(context: Context, options: Options) -> Result<(), Error> {
     let fresh = HEXLOWER.encode(context.ids.secret().first_chunk::<16>().expect("32 bytes"));
     let instance = home.instance(&fresh)?;
     let public_key = BASE64.encode(&key.public());
-    let Some(welcome) = hello(&context, &Hello { instance: instance.clone(), public_key, inventory }).await? else {
-        return Ok(());
-    };
-    if let Some(wanted) = options.node.as_ref().filter(|wanted| **wanted != welcome.node) {
-        return Err(Error::WrongNode { wanted: wanted.clone(), actual: welcome.node });
-    }
+    let hello = Hello { instance: instance.clone(), public_key, inventory };
+    let Some(welcome) = enter(&context, options.node.as_deref(), &hello).await? else { return Ok(()) };
     tracing::info!(node = welcome.node, cache = %home.root().display(), "agent is at work");
     let sweep = Arc::clone(&home);
     let sweeping = tokio::task::spawn_blocking(move || sweep.empty_trash());
@@ -83,21 +81,63 @@ fn inventory(home: &Home, options: &Options) -> Inventory {
     }
 }
 
-/// Says hello until it is heard. `None` when the agent was stopped meanwhile.
-async fn hello(context: &Context, hello: &Hello) -> Result<Option<Welcome>, Error> {
+/// Takes this node's place at the service. `None` when the agent was stopped meanwhile.
+///
+/// Whose token it is comes first: a hello enrols this directory's key for the token's node, which must not be another one.
+async fn enter(context: &Context, wanted: Option<&str>, hello: &Hello) -> Result<Option<Welcome>, Error> {
+    let mut absence = Absence::default();
+    if let Some(wanted) = wanted {
+        let path = route(&["v1", "whoami"], &[]);
+        let who: Option<WhoAmI> = until_heard(context, &mut absence, async || context.api.get(&path).await).await?;
+        let Some(who) = who else { return Ok(None) };
+        if let Some(actual) = who.node.filter(|actual| actual != wanted) {
+            return Err(Error::WrongNode { wanted: wanted.to_owned(), actual });
+        }
+    }
+    let path = route(&["v1", "agent", "hello"], &[]);
+    until_heard(context, &mut absence, async || context.api.post(&path, hello).await).await
+}
+
+/// Asks until it is answered. `None` when the agent was stopped meanwhile.
+async fn until_heard<T>(
+    context: &Context,
+    absence: &mut Absence,
+    ask: impl AsyncFn() -> Result<T, ClientError>,
+) -> Result<Option<T>, Error> {
     let mut pause = FIRST_PAUSE;
     loop {
-        match context.api.post(&route(&["v1", "agent", "hello"], &[]), hello).await {
-            Ok(welcome) => return Ok(Some(welcome)),
+        match ask().await {
+            Ok(answer) => {
+                absence.back();
+                return Ok(Some(answer));
+            }
             Err(ClientError::Interrupted) => return Ok(None),
             // Another process spoke for this node a moment ago: perhaps this one's predecessor. Its place is free after a minute.
-            Err(error) if error.is("node_in_use") => tracing::warn!(%error, "waiting for the node's place"),
+            Err(error) if error.is("node_in_use") => absence.away("waiting for the node's place", &error),
             Err(error) if is_final(&error) => return Err(error.into()),
-            Err(error) => tracing::warn!(%error, "the service is not there; trying again"),
+            Err(error) => absence.away(NOT_THERE, &error),
         }
         tokio::select! {
             () = context.cancel.cancelled() => return Ok(None),
             () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
+        }
+    }
+}
+
+/// A service that is away is told once, and once when it is back, however often it was asked meanwhile.
+#[derive(Debug, Default)]
+struct Absence(Option<&'static str>);
+
+impl Absence {
+    fn away(&mut self, what: &'static str, error: &ClientError) {
+        if self.0.replace(what) != Some(what) {
+            tracing::warn!(%error, "{what}");
+        }
+    }
+
+    fn back(&mut self) {
+        if self.0.take().is_some() {
+            tracing::info!("the service answers again");
         }
     }
 }
@@ -142,7 +182,7 @@ struct Node {
 
 impl Node {
     async fn work(&mut self) -> Result<(), Error> {
-        let (mut seen, mut pause) = (String::new(), FIRST_PAUSE);
+        let (mut seen, mut pause, mut absence) = (String::new(), FIRST_PAUSE, Absence::default());
         loop {
             let path = route(&["v1", "agent", "work"], &[("wait", "30"), ("seen", &seen)]);
             let api = self.context.api.clone();
@@ -159,13 +199,14 @@ impl Node {
             match answer {
                 Ok(work) => {
                     pause = FIRST_PAUSE;
+                    absence.back();
                     seen.clone_from(&work.seq);
                     self.reconcile(work).await;
                 }
                 Err(ClientError::Interrupted) => return Ok(()),
                 Err(error) if is_final(&error) => return Err(error.into()),
                 Err(error) => {
-                    tracing::warn!(%error, "the service is not there; trying again");
+                    absence.away(NOT_THERE, &error);
                     tokio::select! {
                         () = self.context.cancel.cancelled() => return Ok(()),
                         () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
@@ -231,7 +272,10 @@ impl Node {
             tracing::info!(staging = record.staging, "no longer wanted: its directory goes");
             match self.home.forget(&record, &self.context.ids.uuid().to_string()) {
                 Ok(()) => thrown = true,
-                Err(error) => tracing::error!(%error, "cannot take a staging away"),
+                Err(error) => {
+                    let why = super::chain(&error);
+                    tracing::error!(staging = record.staging, why, "a directory cannot be taken away; it stays");
+                }
             }
         }
         if thrown {

@@ -8,6 +8,7 @@ pub mod events;
 pub mod jobs;
 pub mod links;
 pub mod nodes;
+pub mod plans;
 pub mod problem;
 pub mod teams;
 pub mod uploads;

@@ -17,10 +17,11 @@ use super::error::{Code, Error, Kind};
 use super::jobs::spec_of;
 use super::stored::parse_key;
 use crate::api::jobs::InputSpec;
+use crate::content::digest::Digest;
 use crate::content::layout::Line;
 use crate::content::merge::Merged;
 use crate::content::path::RelPath;
-use crate::content::tree::{Kind as EntryKind, TreeReader};
+use crate::content::tree::{Counts, Kind as EntryKind, TreeReader};
 use crate::db::stagings::{self, Claim, Expected, StoredPack};
 use crate::db::versions::Version;
 use crate::db::{jobs, versions};
@@ -45,17 +46,28 @@ const NAMED: usize = 10;
 /// What a look found.
 enum Found {
     Expected(Expected),
-    /// The staging cannot succeed.
-    Refused {
-        code: &'static str,
-        detail: String,
-    },
+    Refused(Refused),
+}
+
+/// Why a staging cannot succeed.
+pub(super) struct Refused {
+    pub code: &'static str,
+    pub detail: String,
 }
 
 /// One input, ready to be read.
-struct Source {
+#[derive(Clone)]
+pub(super) struct Source {
     version: Version,
     selection: Selection,
+}
+
+impl Source {
+    pub fn new(version: Version, input: &InputSpec, subtree: &[u8]) -> Result<Self, Refused> {
+        let refused = |error: selection::Error| Refused { code: "bad_job", detail: error.to_string() };
+        let selection = selection_of(input, subtree).map_err(refused)?;
+        Ok(Self { version, selection })
+    }
 }
 
 impl App {
@@ -112,7 +124,7 @@ impl App {
                         Some(_) => self.write_staging(tx, &row, was).await?,
                     }
                 }
-                Found::Refused { code, detail } => {
+                Found::Refused(Refused { code, detail }) => {
                     row.error = Some(((*code).to_owned(), detail.clone()));
                     self.move_staging(tx, &job, row, State::Failed, &mut facts).await?;
                 }
@@ -130,11 +142,11 @@ impl App {
         for (input, kept) in spec.work.iter().chain(&spec.data).zip(jobs::inputs(&mut session, job.id).await?) {
             let Some(version) = versions::get(&mut session, kept.version).await? else {
                 let detail = format!("the version of `{}` is gone", input.from.escape_debug());
-                return Ok(Err(Found::Refused { code: "version_gone", detail }));
+                return Ok(Err(Found::Refused(Refused { code: "version_gone", detail })));
             };
-            match selection_of(input, kept.path.as_bytes()) {
-                Ok(selection) => sources.push(Source { version, selection }),
-                Err(error) => return Ok(Err(Found::Refused { code: "bad_job", detail: error.to_string() })),
+            match Source::new(version, input, kept.path.as_bytes()) {
+                Ok(source) => sources.push(source),
+                Err(refused) => return Ok(Err(Found::Refused(refused))),
             }
         }
         Ok(Ok(sources))
@@ -146,42 +158,51 @@ impl App {
                 let missing = self.missing_packs(&source.version).await?;
                 if !missing.is_empty() {
                     let detail = self.name_missing(&source.version, missing).await?;
-                    return Ok(Found::Refused { code: "packs_missing", detail });
+                    return Ok(Found::Refused(Refused { code: "packs_missing", detail }));
                 }
             }
         }
-        self.expected_tree(sources).await
+        Ok(match self.staged_of(sources).await? {
+            Ok((tree, counts)) => {
+                Found::Expected(Expected { tree: *tree.as_bytes(), files: counts.files, bytes: counts.bytes })
+            }
+            Err(refused) => Found::Refused(refused),
+        })
     }
 
-    /// The tree of exactly what is staged.
-    async fn expected_tree(self: &Arc<Self>, sources: Vec<Source>) -> Result<Found, Error> {
+    /// The tree of exactly what is staged of these inputs, and what it holds.
+    pub(super) async fn staged_of(
+        self: &Arc<Self>,
+        sources: Vec<Source>,
+    ) -> Result<Result<(Digest, Counts), Refused>, Error> {
         let handle = Handle::current();
         let opened: Vec<_> = sources.into_iter().map(|source| (source.version.tree_key, source.selection)).collect();
         let app = self.clone();
         let walked = tokio::task::spawn_blocking(move || {
             let mut inputs = Vec::with_capacity(opened.len());
             for (key, selection) in opened {
-                let tree = TreeReader::open(app.open_document(&handle, &key)?).map_err(selection::Error::Tree);
-                match tree {
-                    Ok(tree) => inputs.push((selection, tree)),
-                    Err(error) => return Ok(Err(error)),
+                let read = || Ok::<_, Error>(TreeReader::open(app.open_document(&handle, &key)?));
+                let weighed = match selection.needs_weighing() {
+                    true => read()?.map_err(selection::Error::Tree).and_then(|tree| selection.weigh(tree)),
+                    false => Ok(selection),
+                };
+                match (weighed, read()?.map_err(selection::Error::Tree)) {
+                    (Ok(selection), Ok(tree)) => inputs.push((selection, tree)),
+                    (Err(error), _) | (_, Err(error)) => return Ok(Err(error)),
                 }
             }
             Ok::<_, Error>(staged_tree(inputs))
         });
-        match walked.await.map_err(|error| Error::internal("the walk of a tree ended early").with_source(error))?? {
-            Ok((tree, counts)) => {
-                Ok(Found::Expected(Expected { tree: *tree.as_bytes(), files: counts.files, bytes: counts.bytes }))
-            }
-            Err(selection::Error::Tree(error)) => Err(damaged("tree", error)),
-            Err(error @ selection::Error::OutsideLink { .. }) => {
-                Ok(Found::Refused { code: "outside_link", detail: error.to_string() })
-            }
-            Err(error @ selection::Error::NoSuchPath(_)) => {
-                Ok(Found::Refused { code: "path_not_found", detail: error.to_string() })
-            }
-            Err(error) => Ok(Found::Refused { code: "bad_job", detail: error.to_string() }),
-        }
+        let walked =
+            walked.await.map_err(|error| Error::internal("the walk of a tree ended early").with_source(error))?;
+        let (code, error) = match walked? {
+            Ok(staged) => return Ok(Ok(staged)),
+            Err(selection::Error::Tree(error)) => return Err(damaged("tree", error)),
+            Err(error @ selection::Error::OutsideLink { .. }) => ("outside_links", error),
+            Err(error @ selection::Error::NoSuchPath(_)) => ("path_not_found", error),
+            Err(error) => ("bad_job", error),
+        };
+        Ok(Err(Refused { code, detail: error.to_string() }))
     }
 
     /// Packs of a version that the store does not have as they should be.

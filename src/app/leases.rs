@@ -56,7 +56,7 @@ impl App {
     }
 
     /// The node's id, or who was probably meant.
-    async fn node_named(&self, tx: &mut Tx, team: Uuid, name: &str) -> Result<Uuid, Error> {
+    pub(super) async fn node_named(&self, tx: &mut Tx, team: Uuid, name: &str) -> Result<Uuid, Error> {
         if let Some(node) = nodes::by_name(tx, team, name).await? {
             return Ok(node.id);
         }
@@ -158,18 +158,21 @@ impl App {
         job.reason = Some(reason);
         let staged = self.release_staging(tx, job, row, facts).await?;
         let spec = super::jobs::spec_of(job)?;
-        for mut output in outputs::of_epoch(tx, job.id, row.tenure.epoch).await? {
+        let mut due = outputs::of_epoch(tx, job.id, row.tenure.epoch).await?;
+        for output in &mut due {
             let declared = spec.output.iter().find(|declared| declared.name == output.name);
             output.due = declared.is_some_and(|declared| super::outputs::when_of(declared.when).is_due(reason));
-            if output.due && !staged && !output.state.is_final() {
+        }
+        due.retain(|output| output.due);
+        for mut output in due.iter().cloned() {
+            if !staged && !output.state.is_final() {
                 output.state = output::State::Missing;
                 let detail = "the job's data never came to the node, so nothing can come back from it";
                 output.error = Some(("not_staged".to_owned(), detail.to_owned()));
             }
-            if output.due {
-                outputs::update(tx, &output, now).await?;
-            }
+            outputs::update(tx, &output, now).await?;
         }
+        self.tell_outputs(tx, job, row.tenure.epoch, &due, facts).await?;
         self.settle_job(tx, job, row.tenure.epoch, facts).await?;
         jobs::update(tx, job, now).await?;
         tx.notify(format!("node/{}", row.node));

@@ -28,6 +28,7 @@ pub mod objects;
 mod open;
 pub mod outputs;
 mod page;
+mod plan;
 pub mod read;
 mod receipts;
 mod refs;

@@ -177,7 +177,8 @@ impl App {
     }
 
     /// The facts that all due outputs of a lease are sealed, and that all have reached their end; each is told once.
-    async fn tell_outputs(
+    /// `before` says which are due now and how they stood before.
+    pub(super) async fn tell_outputs(
         &self,
         tx: &mut Tx,
         job: &jobs::Job,

@@ -11,6 +11,7 @@ use crate::api::nodes::{CreateNode, CreatedNode, Node};
 use crate::api::teams::{CreateTeam, CreateToken, CreatedToken, Role, Team, TokenInfo, WhoAmI};
 use crate::client::api::route;
 use crate::clock::{Clock, SystemClock};
+use rustix::termios::{self, LocalModes, OptionalActions, Termios};
 use secrecy::SecretString;
 use serde_json::json;
 use std::io::{self, BufRead, IsTerminal};
@@ -37,7 +38,7 @@ pub async fn login(session: &Session, args: LoginArgs) -> Result<(), Error> {
     };
     let token = match session.global.token.clone() {
         Some(token) => token,
-        None => read_token()?,
+        None => read_token().await?,
     };
     let who: WhoAmI = session.connect(&url, token.clone())?.get("/v1/whoami").await?;
     store_login(&path, &url, &token)?;
@@ -56,17 +57,44 @@ pub async fn login(session: &Session, args: LoginArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// One line of stdin. On a terminal it is asked for; what is typed there is seen, so a pipe is better.
-fn read_token() -> Result<SecretString, Error> {
-    if io::stdin().is_terminal() {
-        super::progress::say("token (better: `dray login URL < FILE`):");
+/// One line of stdin. On a terminal it is asked for, and what is typed there is not shown.
+async fn read_token() -> Result<SecretString, Error> {
+    let quiet = if io::stdin().is_terminal() { Some(Quiet::begin()?) } else { None };
+    if quiet.is_some() {
+        super::progress::say("token (it is not shown):");
     }
-    let mut line = String::new();
-    io::stdin().lock().read_line(&mut line)?;
+    // On a thread of its own, so that a Ctrl-C is heard meanwhile; it drops this function and with it the silence.
+    let read = tokio::task::spawn_blocking(|| {
+        let mut line = zeroize::Zeroizing::new(String::new());
+        io::stdin().lock().read_line(&mut line).map(|_| line)
+    });
+    let line = read.await.map_err(io::Error::other)??;
+    drop(quiet);
     if line.trim().is_empty() {
         return Err(Error::Usage { what: "no token was given".to_owned(), hint: "pipe it in, or set `DRAY_TOKEN`" });
     }
     Ok(SecretString::from(line.trim()))
+}
+
+/// The terminal shows nothing of what is typed but the end of a line, until this is dropped.
+struct Quiet(Termios);
+
+impl Quiet {
+    fn begin() -> Result<Self, Error> {
+        let before = termios::tcgetattr(io::stdin()).map_err(io::Error::from)?;
+        let mut quiet = before.clone();
+        quiet.local_modes.remove(LocalModes::ECHO);
+        quiet.local_modes.insert(LocalModes::ECHONL);
+        termios::tcsetattr(io::stdin(), OptionalActions::Flush, &quiet).map_err(io::Error::from)?;
+        Ok(Self(before))
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        // There is nobody to tell, and nothing else to do.
+        let _ = termios::tcsetattr(io::stdin(), OptionalActions::Flush, &self.0);
+    }
 }
 
 /// Teams of the service (operators only)

@@ -25,6 +25,9 @@ pub struct AgentArgs {
     /// Zone of the node, as `dray node add --zone` set it
     #[arg(long, value_name = "ZONE", hide = true)]
     zone: Option<String>,
+    /// NVML library to ask for GPUs instead of the system's
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    nvml: Option<PathBuf>,
     /// Most memory of one staging or return
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M")]
     memory: u64,
@@ -46,7 +49,8 @@ pub async fn run(session: &Session, args: AgentArgs) -> Result<(), Error> {
         reporter: Arc::new(Silent),
         cancel: session.cancel.clone(),
     };
-    let options = Options { cache: args.cache, node: args.node, nvml: None, memory: args.memory };
+    let nvml = args.nvml.map(PathBuf::into_os_string);
+    let options = Options { cache: args.cache, node: args.node, nvml, memory: args.memory };
     Ok(agent::run(context, options).await?)
 }
 

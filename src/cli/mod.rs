@@ -142,7 +142,8 @@ pub fn print(text: &str) -> ExitCode {
 /// Runs every verb but those that `main` hands to other rooms, and gives the process's exit code.
 pub fn run(cli: Cli) -> LocalBoxFuture<'static, ExitCode> {
     Box::pin(async move {
-        let filter = if matches!(cli.command, Command::Agent(_)) { "info" } else { "warn" };
+        // An agent tells what it does; each attempt of a call that will be repeated is no news.
+        let filter = if matches!(cli.command, Command::Agent(_)) { "info,dray::client=warn" } else { "warn" };
         logging::start(&cli.global, filter);
         let session = Session::new(cli.global, CancellationToken::new());
         let interrupts = Interrupts::watch(session.cancel.clone(), session.style);

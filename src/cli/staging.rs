@@ -7,6 +7,7 @@ use super::progress::{Style, say};
 use super::session::Session;
 use super::units::{Until, count, instant, parse_duration, percent, size};
 use crate::api::jobs::{Outputs, RequestStaging, Staging, StagingState};
+use crate::api::plans::StagingPlan;
 use crate::client::Exit;
 use crate::client::api::{Api, route};
 use crate::clock::{Clock, SystemClock};
@@ -28,13 +29,52 @@ pub struct StageArgs {
     /// An instant (RFC 3339) or a duration from now
     #[arg(long, value_name = "TIME", value_parser = Until::parse)]
     ready_by: Option<Until>,
+    /// Only tell what would be staged, the room it needs and what stands against it (then exit 1); nothing is changed
+    #[arg(long, conflicts_with = "ready_by")]
+    plan: bool,
 }
 
 pub async fn stage(session: &Session, args: StageArgs) -> Result<(), Error> {
+    if args.plan {
+        return plan(session, &args.job, args.node.as_deref()).await;
+    }
     let ready_by = args.ready_by.map(|until| until.instant(SystemClock.now()));
     let request = RequestStaging { job: args.job, node: args.node, ready_by };
     let staging: Staging = session.api()?.post("/v1/stagings", &request).await?;
     output::show(session.format, &staging, |out| human(out, &staging))?;
+    Ok(())
+}
+
+async fn plan(session: &Session, job: &str, node: Option<&str>) -> Result<(), Error> {
+    let query: Vec<_> = node.map(|node| ("node", node)).into_iter().collect();
+    let plan: StagingPlan = session.api()?.get(&route(&["v1", "jobs", job, "plan"], &query)).await?;
+    output::show(session.format, &plan, |out| human_plan(out, &plan))?;
+    if plan.refusals.is_empty() { Ok(()) } else { Err(Error::Ended(Exit::Failed)) }
+}
+
+fn human_plan(mut out: &mut dyn Write, plan: &StagingPlan) -> io::Result<()> {
+    let mut table =
+        Table::new(&[("AT", Side::Left), ("FROM", Side::Left), ("FILES", Side::Right), ("SIZE", Side::Right)]);
+    for input in &plan.inputs {
+        let from =
+            if input.path.is_empty() { input.reference.clone() } else { format!("{}:{}", input.reference, input.path) };
+        let told = input.chosen.map(|chosen| (count(chosen.files), size(chosen.bytes)));
+        let (files, bytes) = told.unwrap_or_else(|| ("-".to_owned(), "-".to_owned()));
+        table.row(&[&input.at, &from, &files, &bytes]);
+    }
+    table.write(&mut out)?;
+    let mut facts = vec![("fetch", format!("{} in {} files", size(plan.bytes), count(plan.files)))];
+    facts.push(("room needed", size(plan.needed_bytes)));
+    if let Some(node) = &plan.node {
+        let free = node
+            .free_bytes
+            .map_or_else(|| "not known".to_owned(), |free| format!("{} when its agent started", size(free)));
+        facts.push(("free", format!("{free} on {}", node.name)));
+    }
+    output::facts(out, &facts)?;
+    for refusal in &plan.refusals {
+        writeln!(out, "refused: {} ({})", output::clean(&refusal.detail), output::clean(&refusal.code))?;
+    }
     Ok(())
 }
 

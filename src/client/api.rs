@@ -412,6 +412,8 @@ impl Api {
         // The key's first request is still at work: its answer comes soon.
         let next = match problem.code.as_str() {
             "idempotency_in_progress" => Next::Again { after },
+            // Damage does not mend by asking again.
+            "corrupt" | "pack_quarantined" => Next::Never,
             _ => next,
         };
         Failure { error: Error::Refused(Box::new(problem)), next }

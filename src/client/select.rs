@@ -5,13 +5,14 @@
 
 use super::context::TransferError;
 use super::download::Fetched;
-use super::walk::Globs;
 use crate::api::datasets::Version;
-use crate::content::digest::{Digest, digest};
+use crate::content::digest::Digest;
 use crate::content::merge::{Error, Pair};
 use crate::content::path::{Profile, RelPath, symlink_escapes};
 use crate::content::select::Selection;
 use crate::content::tree::{Kind, TreeWriter};
+use crate::domain::selection::{Rule, weight};
+use crate::domain::shard::Shard;
 use std::fmt;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -28,11 +29,10 @@ type Keep = Box<dyn Fn(&RelPath) -> bool + Send + Sync>;
 pub struct Select {
     /// This file or subtree, put *at* DEST.
     pub path: Option<RelPath>,
-    /// Globs relative to the selected root; all when empty.
+    /// Of the entries of the selected directory, those that a [`Rule`] of these picks; a single file is taken as it is.
     pub include: Vec<String>,
     pub exclude: Vec<String>,
-    /// `(i, n)`, 1-based: entries are dealt by the hash of their paths.
-    pub shard: Option<(u32, u32)>,
+    pub shard: Option<Shard>,
 }
 
 /// The chosen part.
@@ -65,7 +65,14 @@ impl Chosen {
         if select.path.is_none() && select.include.is_empty() && select.exclude.is_empty() && select.shard.is_none() {
             return Ok(chosen);
         }
-        let selection = Selection::survey(select.path.clone(), keep(select)?, chosen.all()?);
+        let rule = if chosen.is_file { Rule::new(&[], &[]) } else { Rule::new(&select.include, &select.exclude) };
+        let mut rule = rule.map_err(|error| TransferError::BadPattern { pattern: error.0 })?;
+        if let Some(shard) = select.shard.filter(|_| !chosen.is_file) {
+            rule = chosen.weighed(rule, shard, select.path.as_ref())?;
+        }
+        let directories = rule.directories();
+        let keep: Keep = Box::new(move |path| rule.takes(path.as_bytes()));
+        let selection = Selection::survey(select.path.clone(), directories, keep, chosen.all()?);
         chosen.selection = Some(Arc::new(selection.map_err(|error| chosen.bad(&error))?));
         Ok(chosen)
     }
@@ -133,6 +140,20 @@ impl Chosen {
         Ok(writer.finish().map_err(|error| self.broken(&error.to_string()))?.0)
     }
 
+    fn weighed(&self, rule: Rule, shard: Shard, root: Option<&RelPath>) -> Result<Rule, TransferError> {
+        let files = self.all()?.filter_map(|pair| match pair {
+            Ok((entry, _)) => {
+                let below = match root {
+                    Some(root) => entry.path.strip(root)?,
+                    None => entry.path,
+                };
+                Some(Ok((below.as_bytes().to_vec(), weight(&entry.kind)?)))
+            }
+            Err(error) => Some(Err(self.bad(&error))),
+        });
+        rule.sharded(shard, files)
+    }
+
     fn all(&self) -> Result<impl Iterator<Item = Result<Pair, Error>> + Send + use<>, TransferError> {
         self.fetched.open().map_err(|error| self.bad(&error))
     }
@@ -158,28 +179,4 @@ impl Chosen {
         let reference = self.version.reference.clone();
         TransferError::BadVersion { reference, what: "tree or layout", why: why.to_owned() }
     }
-}
-
-/// The test that a chosen path passes. Shards are dealt by the hash of the path, so the answer never depends on the others.
-fn keep(select: &Select) -> Result<Keep, TransferError> {
-    let include = Globs::new(&select.include)?;
-    let exclude = if select.exclude.is_empty() { None } else { Some(Globs::new(&select.exclude)?) };
-    let shard = select.shard;
-    if let Some((index, count)) = shard
-        && (index == 0 || index > count)
-    {
-        return Err(TransferError::BadPattern { pattern: format!("{index}/{count}") });
-    }
-    Ok(Box::new(move |path: &RelPath| {
-        let bytes = path.as_bytes();
-        include.matches(bytes)
-            && !exclude.as_ref().is_some_and(|exclude| exclude.matches(bytes))
-            && shard.is_none_or(|(index, count)| dealt(bytes, count) + 1 == index)
-    }))
-}
-
-fn dealt(path: &[u8], count: u32) -> u32 {
-    let hash = *digest(path).as_bytes();
-    let number = u64::from_le_bytes([hash[0], hash[1], hash[2], hash[3], hash[4], hash[5], hash[6], hash[7]]);
-    u32::try_from(number % u64::from(count)).unwrap_or(0)
 }

@@ -18,10 +18,20 @@ use super::tree::{Entry, Kind};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+/// When a directory is in a selection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Directories {
+    /// When it is kept, as every entry, or on the way to one that is.
+    Picked,
+    /// On the way only: one without anything that is kept is left out.
+    OnTheWay,
+}
+
 /// What to take of a version.
 #[derive(Debug, Clone)]
 pub struct Selection<F> {
     root: Option<RelPath>,
+    directories: Directories,
     keep: F,
     orphans: Leaders,
 }
@@ -35,10 +45,11 @@ impl<F: Fn(&RelPath) -> bool> Selection<F> {
     /// same, and need not answer for the directories on the way to what it keeps.
     pub fn survey(
         root: Option<RelPath>,
+        directories: Directories,
         keep: F,
         pairs: impl Iterator<Item = Result<Pair, Error>>,
     ) -> Result<Self, Error> {
-        let mut selection = Self { root, keep, orphans: Leaders::default() };
+        let mut selection = Self { root, directories, keep, orphans: Leaders::default() };
         for pair in pairs {
             let (entry, _) = pair?;
             let Kind::File { hardlink: Some(first), size, .. } = &entry.kind else { continue };
@@ -83,7 +94,7 @@ pub struct Selected<'a, F, I> {
     leaders: Leaders,
     /// First files that were not picked, and the path that now stands for each.
     promoted: HashMap<RelPath, RelPath>,
-    /// Directories not picked themselves, on the way to the current path, not yet given out.
+    /// Directories that are there for the sake of something in them, on the way to the current path, not yet given out.
     on_the_way: Vec<Pair>,
     ready: VecDeque<Pair>,
 }
@@ -100,7 +111,7 @@ impl<F: Fn(&RelPath) -> bool, I: Iterator<Item = Result<Pair, Error>>> Selected<
             self.on_the_way.pop();
         }
         let keep = (self.selection.keep)(&path);
-        if !keep && is_dir {
+        if is_dir && (!keep || self.selection.directories == Directories::OnTheWay) {
             entry.path = path;
             self.on_the_way.push((entry, line));
             return Ok(());

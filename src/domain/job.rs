@@ -6,6 +6,7 @@
 
 use super::lease::Reason;
 use super::output::Outcome;
+use super::shard::{MAX_SHARDS, Shard};
 use crate::content::path::RelPath;
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
@@ -15,8 +16,6 @@ pub const MAX_ITEMS: usize = 64;
 pub const MAX_GLOBS: usize = 256;
 /// Longest glob, name or path in bytes.
 pub const MAX_TEXT: usize = 1024;
-/// Most shards of one input.
-pub const MAX_SHARDS: u32 = 65_536;
 /// The directory under the job's path that outputs are written to.
 pub const OUT: &str = "out";
 
@@ -203,32 +202,6 @@ pub fn glob_set(patterns: &[String]) -> Result<GlobSet, BadGlob> {
     set.build().map_err(|_| BadGlob(patterns.join(", ")))
 }
 
-/// The `i`-th of `n` parts of an input's files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shard {
-    /// 1-based.
-    pub index: u32,
-    pub of: u32,
-}
-
-impl Shard {
-    /// Reads `i/n`; `None` unless `1 <= i <= n <= MAX_SHARDS`.
-    pub fn parse(text: &str) -> Option<Self> {
-        let (index, of) = text.split_once('/')?;
-        let plain = |number: &str| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-        if !plain(index) || !plain(of) {
-            return None;
-        }
-        let (index, of) = (index.parse().ok()?, of.parse().ok()?);
-        (1 <= index && index <= of && of <= MAX_SHARDS).then_some(Self { index, of })
-    }
-
-    /// Whether the file with this 0-based number among the selected ones belongs to the shard: files are dealt in turn, in tree order.
-    pub fn takes(self, ordinal: u64) -> bool {
-        ordinal % u64::from(self.of) == u64::from(self.index - 1)
-    }
-}
-
 /// Where a job stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum State {
@@ -346,21 +319,7 @@ mod tests {
         assert_eq!(empty.len(), 1);
     }
 
-    #[test]
-    fn shards_are_read_strictly() {
-        assert_eq!(Shard::parse("3/8"), Some(Shard { index: 3, of: 8 }));
-        for bad in ["0/8", "9/8", "3", "+3/8", " 3/8", "3/8/1", "3/0", "1/65537", "-1/3"] {
-            assert_eq!(Shard::parse(bad), None, "{bad}");
-        }
-    }
-
     proptest! {
-        #[test]
-        fn each_file_is_in_exactly_one_shard(of in 1u32..100, ordinal in any::<u64>()) {
-            let takers = (1..=of).filter(|index| Shard { index: *index, of }.takes(ordinal)).count();
-            prop_assert_eq!(takers, 1);
-        }
-
         #[test]
         fn a_terminal_state_is_never_left(walk in proptest::collection::vec(step(), 0..40)) {
             let (mut state, mut last) = (State::Submitted, None);

@@ -12,5 +12,6 @@ pub mod near;
 pub mod output;
 pub mod receipt;
 pub mod selection;
+pub mod shard;
 pub mod staging;
 pub mod version;

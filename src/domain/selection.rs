@@ -3,19 +3,24 @@
 //! Pure, streaming, shared by the service and the agent: both compute the same tree from the same inputs, so that a receipt's tree digest can be
 //! checked. Memory is bounded by path depth. Rules:
 //!
-//! * a pattern picks an entry when it matches the entry's path or a directory above it, relative to the staged subtree; `exclude` wins over `include`;
+//! * what is chosen is said by a [`Rule`], the same for pulls;
 //! * with `include` or `shard` a directory is staged only for the sake of something in it, else every directory is;
-//! * `shard = "i/n"` deals the picked files and symlinks in turn, in tree order; hard links are dealt as files of their own;
-//! * a hard link stays one while the first member of its group is picked too, else it becomes a file of its own.
+//! * a hard link stays one while its first name is chosen too, else it is a file with those bytes, and the next names of its group link to it;
+//! * a single file as the subtree is what was asked for: patterns and shards choose among the entries of a directory.
 
-use super::job::{BadGlob, Shard, glob_set};
+mod rule;
+
+pub use rule::{Rule, weight};
+
+use super::job::BadGlob;
+use super::shard::Shard;
 use crate::content::digest::Digest;
+use crate::content::merge::MAX_GROUPS;
 use crate::content::path::{Profile, RelPath, symlink_escapes};
+use crate::content::select::Directories;
 use crate::content::tree::{Counts, Entry, Kind, TreeReader, TreeWriter};
-use globset::GlobSet;
-use std::ffi::OsStr;
+use std::collections::HashMap;
 use std::io::BufRead;
-use std::os::unix::ffi::OsStrExt;
 
 /// Mode of directories that no version speaks of: the parents of `at`, and `at` itself.
 pub const DIR_MODE: u32 = 0o755;
@@ -26,8 +31,8 @@ pub struct Selection {
     pub at: RelPath,
     /// File or directory of the version; all of it when `None`.
     pub subtree: Option<RelPath>,
-    include: Option<GlobSet>,
-    exclude: GlobSet,
+    rule: Rule,
+    /// Not dealt yet.
     shard: Option<Shard>,
     links: OutsideLinks,
 }
@@ -60,6 +65,10 @@ pub enum Error {
     Path(String),
     #[error("`{0}` is not `i/n`")]
     Shard(String),
+    #[error("the shards of an input were asked for before its files were weighed")]
+    NotWeighed,
+    #[error("an input has more than {MAX_GROUPS} groups of hard links whose first names are not staged")]
+    TooManyGroups,
     #[error("`{0}` is neither a file nor a directory of the version")]
     NoSuchPath(RelPath),
     #[error(
@@ -82,8 +91,7 @@ impl Selection {
         Ok(Self {
             at: path(input.at.as_bytes())?,
             subtree: if input.subtree.is_empty() { None } else { Some(path(input.subtree)?) },
-            include: if input.include.is_empty() { None } else { Some(glob_set(input.include)?) },
-            exclude: glob_set(input.exclude)?,
+            rule: Rule::new(input.include, input.exclude)?,
             shard,
             links: input.links,
         })
@@ -91,7 +99,23 @@ impl Selection {
 
     /// Whether every entry of the version is staged.
     pub fn is_whole(&self) -> bool {
-        self.subtree.is_none() && self.include.is_none() && self.exclude.is_empty() && self.shard.is_none()
+        self.subtree.is_none() && self.rule.is_all() && self.shard.is_none()
+    }
+
+    /// Whether [`Self::weigh`] is to be called before the selection is used.
+    pub fn needs_weighing(&self) -> bool {
+        self.shard.is_some()
+    }
+
+    /// Goes over the version once to deal its files to shards.
+    pub fn weigh<R: BufRead>(self, tree: TreeReader<R>) -> Result<Self, Error> {
+        let Some(shard) = self.shard else { return Ok(self) };
+        let files = tree.filter_map(|entry| match entry {
+            Ok(entry) => Some(Ok((self.relative(&entry.path)?.to_vec(), weight(&entry.kind)?))),
+            Err(error) => Some(Err(Error::Tree(error))),
+        });
+        let rule = self.rule.clone().sharded(shard, files)?;
+        Ok(Self { rule, shard: None, ..self })
     }
 
     /// The part of `path` below the staged subtree; `None` outside of it or for the subtree itself.
@@ -101,15 +125,6 @@ impl Selection {
             Some(root) if path.is_below(root) => path.as_bytes().get(root.as_bytes().len() + 1..),
             Some(_) => None,
         }
-    }
-
-    fn is_picked(&self, relative: &[u8]) -> bool {
-        let hits = |set: &GlobSet| {
-            let ends = relative.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(end, _)| end);
-            ends.chain([relative.len()])
-                .any(|end| set.is_match(OsStr::from_bytes(relative.get(..end).unwrap_or_default())))
-        };
-        self.include.as_ref().is_none_or(hits) && (self.exclude.is_empty() || !hits(&self.exclude))
     }
 
     fn place(&self, relative: &[u8]) -> Result<RelPath, Error> {
@@ -135,7 +150,8 @@ pub struct Picker<'a> {
     selection: &'a Selection,
     /// Directories not yet needed by anything in them.
     pending: Vec<Placed>,
-    ordinal: u64,
+    /// First names that are not staged, and the staged path that stands for each.
+    promoted: HashMap<RelPath, RelPath>,
     root: Root,
 }
 
@@ -147,40 +163,33 @@ enum Root {
 
 impl<'a> Picker<'a> {
     pub fn new(selection: &'a Selection) -> Self {
-        Self { selection, pending: Vec::new(), ordinal: 0, root: Root::Unseen }
+        Self { selection, pending: Vec::new(), promoted: HashMap::new(), root: Root::Unseen }
     }
 
     /// Takes the next entry of the version and appends what it adds to the job's directory.
     pub fn push(&mut self, entry: &Entry, out: &mut Vec<Placed>) -> Result<(), Error> {
+        if self.selection.shard.is_some() {
+            return Err(Error::NotWeighed);
+        }
         if let Some(root) = &self.selection.subtree
             && entry.path == *root
         {
             return self.push_subtree(entry, out);
         }
-        let Some(relative) = self.selection.relative(&entry.path) else { return Ok(()) };
+        let selection = self.selection;
+        let Some(relative) = selection.relative(&entry.path) else { return Ok(()) };
         self.place_root(out);
         self.pending.retain(|dir| dir.source.as_ref().is_some_and(|source| entry.path.is_below(source)));
-        if !self.selection.is_picked(relative) {
-            if let (Kind::Dir { .. }, Some(_)) = (&entry.kind, &self.selection.include) {
-                let dir = self.placed(entry, relative)?;
-                self.pending.push(dir);
-            }
-            return Ok(());
-        }
-        match &entry.kind {
-            Kind::Dir { .. } if self.selection.include.is_some() || self.selection.shard.is_some() => {
+        let rule = &selection.rule;
+        match (&entry.kind, rule.directories()) {
+            (Kind::Dir { .. }, Directories::OnTheWay) => {
                 let dir = self.placed(entry, relative)?;
                 self.pending.push(dir);
                 return Ok(());
             }
-            Kind::Dir { .. } => {}
-            Kind::File { .. } | Kind::Symlink { .. } => {
-                let ordinal = self.ordinal;
-                self.ordinal += 1;
-                if self.selection.shard.is_some_and(|shard| !shard.takes(ordinal)) {
-                    return Ok(());
-                }
-            }
+            (Kind::Dir { .. }, Directories::Picked) if !rule.picks(relative) => return Ok(()),
+            (Kind::File { .. } | Kind::Symlink { .. }, _) if !rule.takes(relative) => return Ok(()),
+            _ => {}
         }
         if let Kind::Symlink { target, .. } = &entry.kind
             && self.selection.links == OutsideLinks::Refuse
@@ -226,28 +235,30 @@ impl<'a> Picker<'a> {
         }
     }
 
-    fn placed(&self, entry: &Entry, relative: &[u8]) -> Result<Placed, Error> {
+    fn placed(&mut self, entry: &Entry, relative: &[u8]) -> Result<Placed, Error> {
+        let path = self.selection.place(relative)?;
         let (mut kind, mut data_of) = (entry.kind.clone(), None);
         if let Kind::File { hardlink, .. } = &mut kind
             && let Some(first) = hardlink.take()
         {
-            let kept = match (self.selection.relative(&first), self.selection.shard) {
-                (Some(below), None) if self.selection.is_picked(below) => Some(self.selection.place(below)?),
-                _ => None,
-            };
-            if kept.is_none() {
+            let below = self.selection.relative(&first).filter(|below| self.selection.rule.takes(below));
+            let staged = below.map(|below| self.selection.place(below)).transpose()?;
+            *hardlink = staged.or_else(|| self.promoted.get(&first).cloned());
+            if hardlink.is_none() {
+                if self.promoted.len() >= MAX_GROUPS {
+                    return Err(Error::TooManyGroups);
+                }
+                self.promoted.insert(first.clone(), path.clone());
                 data_of = Some(first);
             }
-            *hardlink = kept;
         }
-        let entry_there = Entry { path: self.selection.place(relative)?, kind };
-        Ok(Placed { entry: entry_there, source: Some(entry.path.clone()), data_of })
+        Ok(Placed { entry: Entry { path, kind }, source: Some(entry.path.clone()), data_of })
     }
 }
 
 /// The tree of a job's directory without `out`: every input's entries under its `at`, the parents of each `at` before them.
 ///
-/// `inputs` in any order; their places must not clash (see [`super::job::check`]). Reads each tree once.
+/// `inputs` in any order, weighed where they need it; their places must not clash (see [`super::job::check`]). Reads each tree once.
 pub fn staged_tree<R: BufRead>(mut inputs: Vec<(Selection, TreeReader<R>)>) -> Result<(Digest, Counts), Error> {
     inputs.sort_by(|left, right| left.0.at.cmp(&right.0.at));
     let mut writer = TreeWriter::new(std::io::sink(), Profile::Posix).map_err(Error::Tree)?;
@@ -275,6 +286,12 @@ pub fn staged_tree<R: BufRead>(mut inputs: Vec<(Selection, TreeReader<R>)>) -> R
 
 fn write_all(writer: &mut TreeWriter<std::io::Sink>, out: &mut Vec<Placed>) -> Result<(), Error> {
     out.drain(..).try_for_each(|placed| writer.write(&placed.entry).map_err(Error::Tree))
+}
+
+/// Room that a disk must have for this much to be staged: a file takes at least a block more than its bytes, a directory one.
+pub fn space_needed(counts: &Counts) -> u64 {
+    const BLOCK: u64 = 4096;
+    counts.bytes.saturating_add(counts.files.saturating_add(counts.dirs).saturating_mul(BLOCK))
 }
 
 /// The directories above `path`, topmost first.

@@ -90,6 +90,7 @@ pub const TABLE: &[(Method, &str, Needs)] = &[
     (Method::GET, "/v1/jobs/{id}", READERS),
     (Method::DELETE, "/v1/jobs/{id}", SCHEDULERS),
     (Method::GET, "/v1/jobs/{id}/outputs", READERS),
+    (Method::GET, "/v1/jobs/{id}/plan", READERS),
     (Method::GET, "/v1/leases", READERS),
     (Method::POST, "/v1/leases", SCHEDULERS),
     (Method::POST, "/v1/leases/{id}/renew", SCHEDULERS),

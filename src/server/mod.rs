@@ -84,6 +84,7 @@ fn calls() -> Routes {
         .routes(routes!(jobs::release))
         .routes(routes!(stagings::list, stagings::request))
         .routes(routes!(stagings::show, stagings::cancel))
+        .routes(routes!(stagings::plan))
         // a node's agent
         .routes(routes!(agent::hello))
         .routes(routes!(agent::work))

@@ -9,6 +9,7 @@ use http::StatusCode;
 use super::error::Refusal;
 use super::extract::{Asked, Named, Said};
 use crate::api::jobs::{OfJob, RequestStaging, Staging, WatchStaging};
+use crate::api::plans::{PlanQuery, StagingPlan};
 use crate::api::problem::Problem;
 use crate::api::teams::Page;
 use crate::app::staging::Watch;
@@ -61,4 +62,17 @@ pub(super) async fn cancel(
     Named(id): Named<String>,
 ) -> Result<Json<Staging>, Refusal> {
     Ok(Json(app.cancel_staging(&caller, parse_id("staging", &id)?).await?))
+}
+
+#[utoipa::path(get, path = "/v1/jobs/{id}/plan", tag = "stagings",
+    params(("id" = String, Path, description = "UUID"), PlanQuery),
+    responses((status = 200, description = "What staging the job would bring, the room it needs, and what stands against it; nothing is changed", body = StagingPlan),
+              (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn plan(
+    State(app): AppState,
+    caller: Caller,
+    Named(id): Named<String>,
+    Asked(query): Asked<PlanQuery>,
+) -> Result<Json<StagingPlan>, Refusal> {
+    Ok(Json(app.plan_staging(&caller, parse_id("job", &id)?, query.node.as_deref()).await?))
 }

@@ -270,3 +270,51 @@ fn settings_are_printed_and_faults_told() {
     assert!(ran.stderr.contains("\n--listen: "), "{ran:?}");
     assert!(Ran::of(dray().args(["completions", "bash"])).stdout.contains("_dray"));
 }
+
+/// Runs `dray login` on a terminal of its own, types once it is asked, and tells what was shown, how it ended and whether typing is shown again.
+const AT_A_TERMINAL: &str = r#"
+import fcntl, os, select, sys, termios
+typed = os.environ.pop("TYPED").encode().decode("unicode_escape").encode()
+terminal, side = os.openpty()
+pid = os.fork()
+if pid == 0:
+    os.setsid()
+    fcntl.ioctl(side, termios.TIOCSCTTY, 0)
+    for number in (0, 1, 2):
+        os.dup2(side, number)
+    os.execv(sys.argv[1], sys.argv[1:])
+echo = lambda: bool(termios.tcgetattr(side)[3] & termios.ECHO)
+shown, ended = b"", 0
+while b"not shown" not in shown:
+    shown += os.read(terminal, 4096)
+while_asked = echo()
+os.write(terminal, typed)
+while not ended:
+    if select.select([terminal], [], [], 0.02)[0]:
+        shown += os.read(terminal, 4096)
+    ended, status = os.waitpid(pid, os.WNOHANG)
+while select.select([terminal], [], [], 0)[0]:
+    shown += os.read(terminal, 4096)
+print(os.waitstatus_to_exitcode(status), while_asked, echo())
+print(shown.decode())
+"#;
+
+#[test]
+fn a_token_that_is_typed_is_not_shown_and_the_terminal_is_as_before() {
+    let served = Served::start();
+    let login = |typed: &str| {
+        let mut python = std::process::Command::new("python3");
+        python.args(["-c", AT_A_TERMINAL, env!("CARGO_BIN_EXE_dray"), "login", &served.url]);
+        python.env("XDG_CONFIG_HOME", served.home()).env("TYPED", typed).env_remove("DRAY_TOKEN");
+        let ran = Ran::of(&mut python);
+        assert_eq!(ran.code, 0, "{ran:?}");
+        let (first, rest) = ran.stdout.split_once('\n').unwrap();
+        (first.to_owned(), rest.to_owned())
+    };
+    let (ended, shown) = login(&format!("{}\\n", served.token));
+    assert_eq!(ended, "0 False True", "{shown}");
+    assert!(!shown.contains(&served.token) && shown.contains("stored in"), "{shown}");
+    let (ended, shown) = login("half a tok\\x03");
+    assert_eq!(ended, "130 False True", "{shown}");
+    assert!(!shown.contains("half"), "{shown}");
+}

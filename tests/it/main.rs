@@ -6,6 +6,8 @@
     reason = "seeds, figures and skipped parts are for who runs the tests"
 )]
 
+mod agent;
+mod agent_faults;
 mod api_base;
 mod archive;
 mod auth;
@@ -24,6 +26,7 @@ mod links;
 mod metadata;
 mod packs;
 mod parity;
+mod plan;
 mod pull;
 mod push;
 mod receipts;

@@ -10,8 +10,10 @@ use dray::client::pull::{Durability, LocalFiles, OutsideLinks};
 use dray::client::verify::{Verify, VerifyOptions, verify};
 use dray::content::digest::{Digest, digest};
 use dray::content::path::RelPath;
+use dray::domain::shard::Shard;
 
 use crate::support::TestService;
+use crate::support::binary::Served;
 use crate::support::client::{assert_same, context, noise, pull_to, pull_with, push_dir, set_clock};
 
 fn write(dir: &Path, name: &str, bytes: &[u8]) {
@@ -152,7 +154,7 @@ async fn a_file_or_a_part_is_put_at_dest() {
     let globbed = scratch.join("globbed");
     let shard = |n| {
         pull_with(&context, "pull/parts", Box::leak(Box::new(scratch.join(format!("shard{n}")))), move |options| {
-            options.select.shard = Some((n, 3));
+            options.select.shard = Some(Shard { index: n, of: 3 });
         })
     };
     pull_with(&context, "pull/parts", &globbed, |options| options.select.include = vec!["d[12]/*".to_owned()])
@@ -287,4 +289,43 @@ async fn a_cancelled_pull_leaves_no_piece_behind() {
     let again = crate::support::client::context(&service);
     pull_to(&again, "pull/cancel", &dest).await;
     assert_same(&tree, &dest);
+}
+
+/// Temporary files of pulls killed by `SIGKILL` are gone after the next pull, wherever they lay; files that only look like them are not.
+#[test]
+fn rests_of_killed_pulls_are_removed_by_the_next() {
+    let served = Served::start();
+    let (tree, dest) = (served.dir.path().join("tree"), served.dir.path().join("dest"));
+    write(&tree, "big/clip.mp4", &noise(7, 12 << 20));
+    let push = |tree: &Path| served.json(["push", tree.to_str().unwrap(), "--to", "w/t"]);
+    push(&tree);
+    fs::remove_dir_all(tree.join("big")).unwrap();
+    write(&tree, "small", b"the second version");
+    push(&tree);
+    let parts = || -> Vec<String> {
+        let Ok(listing) = fs::read_dir(dest.join("big")) else { return Vec::new() };
+        let names = listing.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.starts_with(".dray-") && name.ends_with(".part")).collect()
+    };
+    let mut seen = Vec::new();
+    for round in 1..=2 {
+        let slow = ["pull", "w/t@v1", dest.to_str().unwrap(), "--limit-rate", "4M", "--memory", "32M"];
+        let mut pull = served.command().args(slow).stderr(std::process::Stdio::null()).spawn().unwrap();
+        while parts().iter().all(|part| seen.contains(part)) {
+            assert!(pull.try_wait().unwrap().is_none(), "the pull ended before it could be killed");
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+        pull.kill().unwrap();
+        pull.wait().unwrap();
+        assert_eq!(parts().len(), 1, "round {round}: what the one before left is gone");
+        seen = parts();
+    }
+    let outside = served.dir.path().join("outside");
+    write(&outside, &seen[0], b"not below DEST");
+    symlink(&outside, dest.join("elsewhere")).unwrap();
+    write(&dest, "big/.dray-0-0.part", b"the user's");
+    served.json(["pull", "w/t@v2", dest.to_str().unwrap()]);
+    assert_eq!(parts(), [".dray-0-0.part"]);
+    assert!(outside.join(&seen[0]).exists());
+    assert_eq!(fs::read(dest.join("small")).unwrap(), b"the second version");
 }

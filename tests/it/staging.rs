@@ -286,7 +286,12 @@ both_engines! {
         let job = service.job(DATASET, outputs(false)).await;
         let lease = service.grant_lease(&job, "n1").await.expect(201).json();
         service.release(&lease, "finished").await.expect(200);
+        service.release(&lease, "finished").await.expect(200);
         assert_eq!(service.job_state(&job).await, "finished");
+        assert_eq!(service.told(&job).await[2..], ["lease.released", "outputs.sealed", "outputs.stored", "job.finished"]);
+        let event = service.events().await.into_iter().rfind(|event| event["type"] == "dray.outputs.stored.v1").unwrap();
+        let states: Vec<&str> = event["data"]["outputs"].as_array().unwrap().iter().map(|output| output["state"].as_str().unwrap()).collect();
+        assert_eq!((event["subject"].as_str(), states), (Some(job.as_str()), vec!["missing", "missing", "declared"]));
     }
 
     async fn a_late_output_is_a_further_version_and_never_lost(builder: Builder) {
@@ -358,7 +363,7 @@ both_engines! {
         let kept = service.stage(&kept, "").await.expect(201).json();
         service.run("look-into-stagings").await;
         let refused = service.staging(&refused["id"]).await;
-        assert_eq!((&refused["state"], &refused["error"]["code"]), (&json!("failed"), &json!("outside_link")));
+        assert_eq!((&refused["state"], &refused["error"]["code"]), (&json!("failed"), &json!("outside_links")));
         assert_eq!(service.staging(&kept["id"]).await["state"], "near");
     }
 

@@ -49,7 +49,7 @@ pub(in crate::client) struct Conductor {
     pub cancel: CancellationToken,
     pub meter: Arc<Meter>,
     pub local: Option<Arc<dyn LocalFiles>>,
-    /// Id of an earlier pull whose temporary files are removed.
+    /// Ids of earlier pulls whose temporary files are removed, one a line.
     pub stale: Option<String>,
     pub limits: Limits,
     pub slots: Receiver<AlignedBuf>,
@@ -114,8 +114,8 @@ impl Conductor {
             later,
             sums: Conducted::default(),
         };
-        if let (Sink::Write(dest, _), Some(run)) = (&self.sink, &self.stale) {
-            record::clean(rustix::fd::AsFd::as_fd(&dest.root), run);
+        if let (Sink::Write(dest, _), Some(runs)) = (&self.sink, &self.stale) {
+            record::clean(rustix::fd::AsFd::as_fd(&dest.root), runs);
         }
         for (number, pair) in (0..).zip(pairs) {
             let (entry, line) = pair.map_err(|error| self.damaged(&error.to_string()))?;
@@ -180,11 +180,7 @@ impl State<'_> {
     fn directory(&mut self, path: &RelPath, mode: u32, line: Option<Line>) -> Result<(), TransferError> {
         let (Sink::Write(dest, how), Some(dirs)) = (&self.with.sink, &mut self.dirs) else { return Ok(()) };
         match dirs.dir(path.as_bytes(), Missing::Make) {
-            Ok(dir) => {
-                if let Some(run) = &self.with.stale {
-                    record::clean(dir, run);
-                }
-            }
+            Ok(_) => {}
             Err(Errno::NOTDIR | Errno::LOOP) => {
                 return Err(in_the_way(path, "a directory belongs there, and something else is"));
             }

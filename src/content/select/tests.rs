@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 fn select(version: &Version, root: Option<RelPath>, keep: impl Fn(&RelPath) -> bool) -> Vec<Pair> {
     let pairs = || version.pairs.iter().cloned().map(Ok);
-    let selection = Selection::survey(root, keep, pairs()).unwrap();
+    let selection = Selection::survey(root, Directories::Picked, keep, pairs()).unwrap();
     selection.select(pairs()).map(Result::unwrap).collect()
 }
 

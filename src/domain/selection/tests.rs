@@ -192,17 +192,97 @@ fn globs() -> impl Strategy<Value = Vec<String>> {
     proptest::collection::vec(one, 0..3)
 }
 
+/// Files in two levels of directories; some are further names of earlier ones, some directories stay empty.
+fn made(files: &[(u8, u8, u8)]) -> Vec<Entry> {
+    let mut entries = std::collections::BTreeMap::new();
+    for (a, b, name) in files {
+        let (top, deep) = (path(&format!("d{}", a % 3)), path(&format!("d{}/e{}", a % 3, b % 3)));
+        let at =
+            path(&format!("{deep}/{}", ["one.mp4", "two.mp4", "notes.txt", "two-again.mp4"][usize::from(name % 4)]));
+        for dir in [top, deep] {
+            entries.insert(dir.clone(), Entry { path: dir, kind: Kind::Dir { mode: 0o750 } });
+        }
+        if name % 5 > 0 {
+            let kind = Kind::File { size: 3, mode: 0o644, mtime: T, digest: digest(b"abc"), hardlink: None };
+            entries.insert(at.clone(), Entry { path: at, kind });
+        }
+    }
+    let mut first = None;
+    let mut entries: Vec<Entry> = entries.into_values().collect();
+    for (number, entry) in entries.iter_mut().enumerate() {
+        if let Kind::File { hardlink, .. } = &mut entry.kind {
+            match &first {
+                Some(first) if number % 2 == 0 => *hardlink = Some(RelPath::clone(first)),
+                _ => first = Some(entry.path.clone()),
+            }
+        }
+    }
+    entries
+}
+
+/// What a pull of the same choice brings, by the walk that pulls use.
+fn pulled(rule: &Rule, entries: &[Entry]) -> Vec<Entry> {
+    use crate::content::layout::{FileLayout, Line};
+    let line = |entry: &Entry| match &entry.kind {
+        Kind::File { size, digest, hardlink: None, .. } => {
+            let (crc, sha256) = (crate::content::crc::Crc32::of(b"abc"), None);
+            Some(Line::File(FileLayout { digest: *digest, size: *size, crc, profile: 1, segments: Vec::new(), sha256 }))
+        }
+        _ => None,
+    };
+    let pairs = || entries.iter().map(|entry| Ok((entry.clone(), line(entry))));
+    let keep = |path: &RelPath| rule.takes(path.as_bytes());
+    let chosen = crate::content::select::Selection::survey(None, rule.directories(), keep, pairs()).unwrap();
+    chosen.select(pairs()).map(|pair| pair.unwrap().0).collect()
+}
+
 proptest! {
     #[test]
-    fn shards_part_the_files_and_every_tree_is_valid(include in globs(), exclude in globs(), of in 1u32..5) {
+    fn a_staging_and_a_pull_choose_the_same(
+        include in globs(),
+        exclude in globs(),
+        shard in proptest::option::of((1u32..4, 0u32..3)),
+        files in proptest::collection::vec(any::<(u8, u8, u8)>(), 0..40),
+    ) {
+        let entries = made(&files);
+        let shard = shard.map(|(index, more)| Shard { index, of: index + more });
+        let text = shard.map(|shard| format!("{}/{}", shard.index, shard.of));
+        let input = Input {
+            at: "x", subtree: b"", include: &include, exclude: &exclude, shard: text.as_deref(), links: OutsideLinks::Refuse,
+        };
+        let bytes = tree_of(&entries);
+        let chosen = Selection::new(&input).unwrap().weigh(TreeReader::open(&bytes[..]).unwrap()).unwrap();
+        let mut rule = Rule::new(&include, &exclude).unwrap();
+        if let Some(shard) = shard {
+            let sized = entries.iter().filter_map(|entry| Some(Ok((entry.path.as_bytes().to_vec(), weight(&entry.kind)?))));
+            rule = rule.sharded::<Error>(shard, sized).unwrap();
+        }
+        let under = |entry: Entry| {
+            let at = path("x");
+            let kind = match entry.kind {
+                Kind::File { size, mode, mtime, digest, hardlink } => {
+                    let hardlink = hardlink.map(|first| at.join(first.as_bytes()).unwrap());
+                    Kind::File { size, mode, mtime, digest, hardlink }
+                }
+                other => other,
+            };
+            Entry { path: at.join(entry.path.as_bytes()).unwrap(), kind }
+        };
+        let staged: Vec<Entry> = picked(&chosen, &entries).unwrap().into_iter().map(|placed| placed.entry).skip(1).collect();
+        let pulled: Vec<Entry> = pulled(&rule, &entries).into_iter().map(under).collect();
+        prop_assert_eq!(&staged, &pulled);
+        // the writer checks order, parents, links and duplicates
+        staged_tree(vec![(chosen, TreeReader::open(&bytes[..]).unwrap())]).unwrap();
+    }
+
+    #[test]
+    fn shards_part_the_files(include in globs(), exclude in globs(), of in 1u32..5) {
         let pick = |shard: Option<String>| {
             let input = Input {
                 at: "x", subtree: b"", include: &include, exclude: &exclude, shard: shard.as_deref(), links: OutsideLinks::Refuse,
             };
-            let chosen = Selection::new(&input).unwrap();
             let bytes = tree_of(&version());
-            // the writer checks order, parents and duplicates of what was placed
-            staged_tree(vec![(chosen.clone(), TreeReader::open(&bytes[..]).unwrap())]).unwrap();
+            let chosen = Selection::new(&input).unwrap().weigh(TreeReader::open(&bytes[..]).unwrap()).unwrap();
             let placed = picked(&chosen, &version()).unwrap();
             placed.into_iter().filter(|p| !matches!(p.entry.kind, Kind::Dir { .. })).map(|p| p.entry.path).collect::<Vec<_>>()
         };
@@ -211,4 +291,11 @@ proptest! {
         parts.sort();
         prop_assert_eq!(parts, whole);
     }
+}
+
+#[test]
+fn a_shard_is_not_guessed() {
+    let unweighed = selection(&Wish { shard: Some("1/2"), ..Wish::default() });
+    assert!(unweighed.needs_weighing());
+    assert!(matches!(picked(&unweighed, &version()), Err(Error::NotWeighed)));
 }

@@ -1,6 +1,7 @@
 //! What the tests share: the real servers they run against, and a proxy that breaks connections to order.
 #![allow(dead_code, reason = "each road uses its own part")]
 
+pub mod agent;
 pub mod binary;
 pub mod client;
 pub mod data;

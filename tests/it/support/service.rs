@@ -184,8 +184,14 @@ impl TestService {
 
     /// Stops in good order and starts again on the same data, on another port.
     pub async fn restart(self) -> Self {
+        self.restart_after(async {}).await
+    }
+
+    /// Stops in good order, and starts again after `meanwhile`; where the settings name a port, on the same.
+    pub async fn restart_after(self, meanwhile: impl Future<Output = ()>) -> Self {
         let Self { service, settings, quiet, directory, database, clock, engine, .. } = self;
         service.stop().await.unwrap();
+        meanwhile.await;
         let service = start(&settings, &clock, quiet).await;
         let builder = Builder { engine, settings, quiet, clock };
         Self::new(service, builder, directory, database)
