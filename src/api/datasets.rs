@@ -89,6 +89,9 @@ pub struct GrantRequest {
     /// Layout UUID the caller reads by; `409 layout_gone` when it is no more.
     pub layout: String,
     pub packs: Vec<String>,
+    /// Those of `packs` whose URL the store answered with 404: the service looks at them before it gives another.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<String>,
 }
 
 /// A time-limited URL for the bytes of one pack. `GET` with `Range`; no bearer token needed or sent.

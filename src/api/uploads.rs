@@ -64,6 +64,9 @@ pub struct Upload {
     /// Newest version of the dataset, whose tree and layout spare the client work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<Version>,
+    /// Packs of the parent that are damaged or gone: what was in them is to be sent again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost_packs: Vec<String>,
     /// Sealed packs of other unexpired, uncommitted uploads of this dataset, pinned for this one too.
     pub offered_packs: u64,
     /// Largest pack the service takes.

@@ -29,7 +29,8 @@ pub const MAX_GRANTED: usize = 256;
 const SLACK: Duration = Duration::from_secs(15 * 60);
 
 impl App {
-    /// URLs for packs of a version that the caller may read.
+    /// URLs for packs of a version that the caller may read. Packs that are said to be missing are looked at first, so that what
+    /// the store has lost is known here too, although readers ask the store itself.
     pub async fn grant(&self, caller: &Caller, request: &GrantRequest) -> Result<Grants, Error> {
         if request.packs.len() > MAX_GRANTED {
             let what = format!("names {} packs", request.packs.len());
@@ -37,6 +38,7 @@ impl App {
         }
         let (version, layout) = (id("version", &request.version)?, id("layout", &request.layout)?);
         let ids = request.packs.iter().map(|pack| pack_id(pack)).collect::<Result<Vec<_>, _>>()?;
+        let missing = request.missing.iter().map(|pack| pack_id(pack)).collect::<Result<Vec<_>, _>>()?;
         let now = self.clock.now();
         let ttl = self.settings.limits.grant_ttl.0;
         let until = now.saturating_add(ttl).unwrap_or(Timestamp::MAX);
@@ -48,6 +50,9 @@ impl App {
             };
             if !sealed {
                 return Err(quarantined(&[id.to_string()]));
+            }
+            if missing.contains(id) {
+                self.find_pack(pack).await?;
             }
             let (url, expires_at) = self.pack_url(caller.team, pack, ttl, until).await?;
             grants.push(Grant { pack: pack_document(pack), url, expires_at: expires_at.to_string() });

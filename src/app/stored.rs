@@ -183,6 +183,15 @@ impl App {
         }
     }
 
+    /// Whether the pack's object is there, in its length. One that is not is quarantined.
+    pub(super) async fn find_pack(&self, pack: &Pack) -> Result<(), Error> {
+        match self.store.head(&parse_key(&pack.key)?).await {
+            Ok(found) if found.size == pack.bytes => Ok(()),
+            Ok(found) => Err(self.quarantine(pack, format!("its object has {} bytes", found.size)).await),
+            Err(error) => Err(self.unreadable(pack, error).await),
+        }
+    }
+
     /// What a failed read of a pack's object means: damage that is there to stay takes the pack out of service.
     pub(super) async fn unreadable(&self, pack: &Pack, error: store::Error) -> Error {
         match error {

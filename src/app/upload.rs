@@ -26,6 +26,8 @@ pub const TOO_MANY_UPLOADS: Code = Code::new(Kind::TooMany, "too_many_uploads", 
 
 /// Uploads ended by one run of the sweeper's transaction.
 const SWEEP: u32 = 100;
+/// Lost packs of a parent that an upload's document names; further ones are told when the commit misses them.
+const LOST_TOLD: u32 = 4096;
 
 impl App {
     /// Opens an upload; always a new one, except that a repeated call with the same key gets the same.
@@ -174,6 +176,10 @@ impl App {
         offered: Option<u64>,
     ) -> Result<api::uploads::Upload, Error> {
         let parent = versions::newest(tx, upload.dataset).await?;
+        let lost_packs = match &parent {
+            Some(parent) => versions::dead_packs(tx, parent.layout.id, LOST_TOLD).await?,
+            None => Vec::new(),
+        };
         let offered_packs = match offered {
             Some(offered) => offered,
             None => packs::pinned(tx, upload.id).await?,
@@ -185,6 +191,7 @@ impl App {
             state: state_document(upload.standing.state),
             expires_at: upload.expires_at.to_string(),
             parent: parent.as_ref().map(super::versions::document),
+            lost_packs: lost_packs.iter().map(ToString::to_string).collect(),
             offered_packs,
             max_pack_bytes: self.settings.limits.max_pack_bytes.0,
             portable_names: versions::is_portable(tx, upload.team).await?,

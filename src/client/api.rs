@@ -385,8 +385,8 @@ impl Api {
         let is_problem = content_type(response.headers()).starts_with(PROBLEM_JSON);
         let echoed = response.headers().get("x-request-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
         let next = match status.as_u16() {
-            503 => Next::Elsewhere { after },
-            408 | 425 | 429 | 500 | 502 | 504 => Next::Again { after },
+            502..=504 => Next::Elsewhere { after },
+            408 | 425 | 429 | 500 => Next::Again { after },
             _ => Next::Never,
         };
         let body = match read(response, MAX_PROBLEM, attempt).await {
@@ -443,7 +443,8 @@ impl Attempt {
         if source.is_builder() {
             return Failure { error: Error::Setup(source), next: Next::Never };
         }
-        Failure { error: Error::Broken { origin, request_id, source }, next: Next::Again { after: None } }
+        // What takes connections and closes them may stand in front of a replica that is dead.
+        Failure { error: Error::Broken { origin, request_id, source }, next: Next::Elsewhere { after: None } }
     }
 
     pub fn protocol(&self, what: String, next: Next) -> Failure {

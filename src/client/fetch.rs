@@ -47,6 +47,14 @@ struct Held {
     until: jiff::Timestamp,
 }
 
+/// A grant that was refused.
+#[derive(Debug, Clone, Copy)]
+struct Dead<'a> {
+    grant: &'a Arc<Grant>,
+    /// The store says that there is no such object.
+    is_missing: bool,
+}
+
 impl Packs {
     pub fn new(api: Api, clock: Arc<dyn Clock>, version: &Version, list: Arc<[PackId]>) -> Self {
         Self {
@@ -99,7 +107,8 @@ impl Packs {
         match self.once(&grant, range(&grant)).await {
             Err(error) if is_dead_grant(&error) => {
                 tracing::info!(%error, "a grant is not honoured any more; asking for a new one");
-                let grant = self.grant(pack, Some(&grant)).await?;
+                let is_missing = matches!(error, Error::UrlRefused { status: 404, .. });
+                let grant = self.grant(pack, Some(Dead { grant: &grant, is_missing })).await?;
                 Ok(self.once(&grant, range(&grant)).await?)
             }
             other => Ok(other?),
@@ -120,7 +129,7 @@ impl Packs {
     }
 
     /// A grant that is good for a while, other than `dead`.
-    async fn grant(&self, pack: u32, dead: Option<&Arc<Grant>>) -> Result<Arc<Grant>, TransferError> {
+    async fn grant(&self, pack: u32, dead: Option<Dead<'_>>) -> Result<Arc<Grant>, TransferError> {
         if let Some(grant) = self.held(pack, dead) {
             return Ok(grant);
         }
@@ -134,6 +143,7 @@ impl Packs {
             version: self.version.clone(),
             layout: self.layout.clone(),
             packs: wanted.iter().map(PackId::to_string).collect(),
+            missing: dead.iter().filter(|dead| dead.is_missing).map(|_| wanted[0].to_string()).collect(),
         };
         let grants = match self.api.post::<_, Grants>("/v1/grants", &request).await {
             Ok(grants) => grants,
@@ -151,10 +161,10 @@ impl Packs {
         })
     }
 
-    fn held(&self, pack: u32, dead: Option<&Arc<Grant>>) -> Option<Arc<Grant>> {
+    fn held(&self, pack: u32, dead: Option<Dead<'_>>) -> Option<Arc<Grant>> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let found = held.get(&pack)?;
-        if dead.is_some_and(|dead| Arc::ptr_eq(dead, &found.grant)) {
+        if dead.is_some_and(|dead| Arc::ptr_eq(dead.grant, &found.grant)) {
             return None;
         }
         let now = self.clock.now();

@@ -255,7 +255,7 @@ impl Packs<'_> {
     ) -> Result<ControlFlow<()>, TransferError> {
         let bad = |why: String| TransferError::BadPack { pack, why };
         if self.open.as_ref().is_none_or(|(open, ..)| *open != pack) {
-            self.open = Some((pack, self.index(pack).await?, self.grant(pack).await?));
+            self.open = Some((pack, self.index(pack).await?, self.grant(pack, &[]).await?));
         }
         let (_, index, grant) = self.open.as_ref().expect("just opened");
         let chunks = segment.first as usize..(segment.first as usize).saturating_add(segment.count as usize);
@@ -265,8 +265,9 @@ impl Packs<'_> {
         let range = index.frame(chunks.start).start..index.frame(chunks.end - 1).end;
         let mut stream = match self.api.get_stream(Target::Signed(&grant.url), Some(range.clone())).await {
             // A grant lives for a while only; a pipe that was held up may have outlived it.
-            Err(Error::UrlRefused { .. } | Error::Refused(_)) => {
-                let fresh = self.grant(pack).await?;
+            Err(error @ (Error::UrlRefused { .. } | Error::Refused(_))) => {
+                let is_missing = matches!(error, Error::UrlRefused { status: 404, .. });
+                let fresh = self.grant(pack, if is_missing { std::slice::from_ref(&pack) } else { &[] }).await?;
                 self.api.get_stream(Target::Signed(&fresh.url), Some(range)).await?
             }
             opened => opened?,
@@ -307,11 +308,12 @@ impl Packs<'_> {
         }
     }
 
-    async fn grant(&self, pack: PackId) -> Result<Grant, TransferError> {
+    async fn grant(&self, pack: PackId, missing: &[PackId]) -> Result<Grant, TransferError> {
         let request = GrantRequest {
             version: self.version.id.clone(),
             layout: self.version.layout.id.clone(),
             packs: vec![pack.to_string()],
+            missing: missing.iter().map(PackId::to_string).collect(),
         };
         let grants: Grants = self.api.post("/v1/grants", &request).await?;
         grants.grants.into_iter().next().ok_or(TransferError::BadPack { pack, why: "no grant was given".to_owned() })

@@ -111,6 +111,8 @@ fn problem(status: u16, code: &str, headers: &str) -> Reply {
     say(&format!("{status} X"), &format!("content-type: application/problem+json\r\n{headers}"), &body)
 }
 
+const ZSTD: &str = "content-type: application/zstd\r\n";
+
 fn options() -> Options {
     Options {
         stall_timeout: Duration::from_millis(200),
@@ -241,8 +243,8 @@ fn cut(all: usize, headers: &str, body: &str) -> Reply {
 
 #[tokio::test]
 async fn a_cut_download_goes_on_at_its_byte() {
-    let rest = "HTTP/1.1 206 X\r\ncontent-length: 6\r\netag: \"e\"\r\ncontent-range: bytes 4-9/10\r\nconnection: close\r\n\r\n456789";
-    let server = Server::start(vec![cut(10, "", "0123"), Reply::Drop, Reply::Say(rest.to_owned())]).await;
+    let rest = "HTTP/1.1 206 X\r\ncontent-type: application/zstd\r\ncontent-length: 6\r\netag: \"e\"\r\ncontent-range: bytes 4-9/10\r\nconnection: close\r\n\r\n456789";
+    let server = Server::start(vec![cut(10, ZSTD, "0123"), Reply::Drop, Reply::Say(rest.to_owned())]).await;
     let stream = api(&[&server.url]).get_stream(Target::Service("/v1/tree"), None).await.unwrap();
     let text = tokio::task::spawn_blocking(move || {
         let mut text = String::new();
@@ -251,6 +253,36 @@ async fn a_cut_download_goes_on_at_its_byte() {
     });
     assert_eq!(text.await.unwrap(), "0123456789");
     assert_eq!(server.seen()[2].header("range"), Some("bytes=4-"));
+}
+
+#[tokio::test]
+async fn a_strangers_page_is_not_taken_for_stored_bytes() {
+    let page = || say("200 OK", "content-type: text/html\r\n", "<html>login</html>");
+    let server = Server::start(vec![page(), cut(4, ZSTD, "0123")]).await;
+    let mut stream = api(&[&server.url]).get_stream(Target::Service("/v1/tree"), None).await.unwrap();
+    assert_eq!(stream.next().await.unwrap().unwrap(), "0123");
+    // Where a range was asked, an object that ends before it is none of ours.
+    let server = Server::start(vec![page(), say("200 OK", "", &"x".repeat(40))]).await;
+    let mut stream = api(&[&server.url]).get_stream(Target::Signed("/v1/packs/p"), Some(0..40)).await.unwrap();
+    assert_eq!(stream.next().await.unwrap().unwrap(), "x".repeat(40));
+}
+
+#[tokio::test]
+async fn damage_is_told_and_not_asked_about_again() {
+    let server = Server::start(vec![problem(500, "pack_quarantined", "")]).await;
+    let error = api(&[&server.url]).get::<String>("/v1/x").await.unwrap_err();
+    assert_eq!((error.code(), error.exit(), server.seen().len()), ("pack_quarantined", Exit::Failed, 1));
+}
+
+/// A load balancer in front of a dead replica takes connections and closes them, or answers 502.
+#[tokio::test]
+async fn what_breaks_or_is_a_bad_gateway_is_tried_elsewhere() {
+    let live = Server::start((0..3).map(|_| say("200 OK", "", r#""made""#)).collect()).await;
+    for dead in [Reply::Drop, problem(502, "bad_gateway", ""), problem(504, "late", "")] {
+        let dead = Server::start(vec![dead]).await;
+        let said: String = api(&[&dead.url, &live.url]).get("/v1/x").await.unwrap();
+        assert_eq!((said.as_str(), dead.seen().len()), ("made", 1));
+    }
 }
 
 #[tokio::test]
@@ -268,8 +300,8 @@ async fn a_server_without_ranges_is_read_past_what_is_there() {
 
 #[tokio::test]
 async fn another_object_after_the_break_is_an_error() {
-    let other = "HTTP/1.1 206 X\r\ncontent-length: 6\r\netag: \"f\"\r\ncontent-range: bytes 4-9/10\r\n\r\n456789";
-    let server = Server::start(vec![cut(10, "", "0123"), Reply::Say(other.to_owned())]).await;
+    let other = "HTTP/1.1 206 X\r\ncontent-type: application/zstd\r\ncontent-length: 6\r\netag: \"f\"\r\ncontent-range: bytes 4-9/10\r\n\r\n456789";
+    let server = Server::start(vec![cut(10, ZSTD, "0123"), Reply::Say(other.to_owned())]).await;
     let mut stream = api(&[&server.url]).get_stream(Target::Service("/v1/tree"), None).await.unwrap();
     assert_eq!(stream.next().await.unwrap().unwrap(), "0123");
     assert_eq!(stream.next().await.unwrap_err().code(), "protocol");

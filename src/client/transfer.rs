@@ -323,7 +323,7 @@ impl Download {
         if self.end.is_some_and(|end| from >= end) {
             return Ok(());
         }
-        let (api, place) = (&self.api, &self.place);
+        let (api, place, end) = (&self.api, &self.place, self.end);
         let fixed = match place {
             Place::Foreign(url) => Some(url),
             _ => None,
@@ -348,7 +348,10 @@ impl Download {
                     let response = request.send().await.map_err(|source| attempt.broke(source))?;
                     attempt.progress.tick();
                     if response.status().is_success() {
-                        return Ok((response, attempt));
+                        return match strange(&response, place, end) {
+                            Some(what) => Err(attempt.protocol(what, again())),
+                            None => Ok((response, attempt)),
+                        };
                     }
                     Err(match place {
                         Place::Foreign(url) => url_refused(url, &response),
@@ -383,6 +386,18 @@ impl Download {
         self.open = Some((response, attempt));
         Ok(())
     }
+}
+
+/// What betrays an answer of 200 that is not the bytes asked for: a proxy's page, an error document.
+fn strange(response: &Response, place: &Place, end: Option<u64>) -> Option<String> {
+    let kind = response.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    if matches!(place, Place::Service(_)) && !["application/zstd", "application/octet-stream"].contains(&kind) {
+        return Some(format!("content type `{kind}` where stored bytes were asked for"));
+    }
+    // A whole object in the place of a range of it reaches the range's end at least.
+    let is_short = response.status() != StatusCode::PARTIAL_CONTENT
+        && end.zip(response.content_length()).is_some_and(|(end, length)| length < end);
+    is_short.then(|| "an object that ends before the bytes asked for".to_owned())
 }
 
 fn again() -> Next {

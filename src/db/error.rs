@@ -65,7 +65,8 @@ impl From<sqlx::Error> for Error {
             sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed => {
                 Self::Unavailable(error)
             }
-            sqlx::Error::Io(_) | sqlx::Error::Tls(_) => Self::Unavailable(error),
+            // A line that is closed while the two sides greet each other is told as a breach of the protocol.
+            sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) => Self::Unavailable(error),
             sqlx::Error::Database(refusal) => match verdict(refusal.code().as_deref().unwrap_or_default()) {
                 _ if refusal.is_unique_violation() => {
                     let constraint = refusal.constraint().unwrap_or_else(|| refusal.message()).to_owned();

@@ -4,49 +4,17 @@
 use dray::clock::{Clock, SystemClock};
 use serde_json::Value;
 use std::fs;
-use std::hash::{BuildHasher, Hasher};
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::support::dice::Dice;
+
 const SERVICE_KILLS: usize = 80;
 const PUSH_KILLS: usize = 80;
 const AGENT_KILLS: usize = 40;
-
-/// xorshift64*: small, seeded, good enough to choose moments.
-struct Dice(u64);
-
-impl Dice {
-    fn new(test: &str) -> Self {
-        #[expect(clippy::disallowed_methods, reason = "a failing seed is run again by the environment")]
-        let given = std::env::var("DRAY_TEST_SEED").ok().and_then(|text| text.parse().ok());
-        let seed = given.unwrap_or_else(|| std::collections::hash_map::RandomState::new().build_hasher().finish()) | 1;
-        eprintln!("{test}: DRAY_TEST_SEED={seed}");
-        Self(seed)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    fn bytes(&mut self, len: usize) -> Vec<u8> {
-        let mut out = Vec::with_capacity(len + 8);
-        while out.len() < len {
-            out.extend_from_slice(&self.next().to_le_bytes());
-        }
-        out.truncate(len);
-        out
-    }
-}
 
 /// A service on a fresh directory and a fixed port, started and killed at will.
 struct Site {

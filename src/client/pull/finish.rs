@@ -220,7 +220,8 @@ impl<'a> Finisher<'a> {
                 {
                     let path = dest.path.clone();
                     let free = super::dest::free_bytes(dest).unwrap_or(0);
-                    return Err(TransferError::NoSpace { path, needed: job.size, free });
+                    // Blocks and names take room too: a file can be smaller than what is free and still not fit.
+                    return Err(TransferError::NoSpace { path, needed: job.size.max(free + 1), free });
                 }
                 Meter::add(&self.meter.failed, 1);
                 self.account.failed_count += 1;

@@ -72,7 +72,8 @@ fn tell(answer: Result<Vec<Bytes>, TransferError>) -> Result<Result<Vec<Bytes>, 
 /// Whether an error concerns one pack and not the transfer.
 pub(super) fn is_pack_fault(error: &TransferError) -> bool {
     match error {
-        TransferError::BadPack { .. } | TransferError::Api(Error::UrlRefused { .. } | Error::Protocol { .. }) => true,
+        TransferError::BadPack { .. } => true,
+        TransferError::Api(Error::UrlRefused { status, .. }) => !matches!(status, 429 | 500 | 502..=504),
         TransferError::Api(Error::Refused(problem)) => {
             problem.code != "layout_gone" && !matches!(problem.status, 401 | 403 | 429 | 502..=504)
         }

@@ -3,7 +3,7 @@
 //! The bytes of a pack lie in slabs that go round, so that a pack costs no fresh memory and what it may hold is bounded. The
 //! size is shaped by the measured link: a dropped line must cost seconds, and a small part of what was sent.
 
-use crate::content::pack::{ChunkEntry, PackId, PackIndex};
+use crate::content::pack::{ChunkEntry, PackId, PackIndex, front_bytes};
 use bytes::Bytes;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -85,9 +85,11 @@ impl Filling {
         u32::try_from(self.entries.len()).expect("bounded by `MAX_CHUNKS`")
     }
 
-    /// Whether a frame of `stored` bytes would go over `target`. An empty pack takes any frame.
+    /// Whether the pack, its index included, would go over `target` with a further frame of `stored` bytes. An empty pack takes any
+    /// frame.
     pub fn is_full(&self, stored: u64, target: u64) -> bool {
-        !self.is_empty() && (self.stored + stored > target || self.entries.len() >= MAX_CHUNKS)
+        let bytes = front_bytes(self.entries.len() as u64 + 1) + self.stored + stored;
+        !self.is_empty() && (bytes > target || self.entries.len() >= MAX_CHUNKS)
     }
 
     pub fn append(&mut self, entry: ChunkEntry, mut frame: &[u8]) {
@@ -180,6 +182,23 @@ mod tests {
         assert_eq!(sealed.bytes, sealed.body.iter().map(|part| part.len() as u64).sum::<u64>());
         drop(sealed);
         assert_eq!(pool.0.lock().unwrap().len(), 3);
+    }
+
+    #[test]
+    fn a_pack_is_never_larger_than_its_target() {
+        // Small chunks, whose rows of the index count for much.
+        let target = 1 << 20;
+        let mut filling = Filling::new(Arc::default());
+        for number in 0_u32.. {
+            let raw = [&number.to_le_bytes()[..], &[7; 96]].concat();
+            if filling.is_full(100, target) {
+                break;
+            }
+            let entry = ChunkEntry { id: digest(&raw), stored: 100, raw: 100, crc: Crc32::of(&raw), codec: Codec::Raw };
+            filling.append(entry, &raw);
+        }
+        let sealed = filling.seal();
+        assert!((target - 300..=target).contains(&sealed.bytes), "{}", sealed.bytes);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Tree and layout are fetched to temporary files once and then read as two streams beside the walk, so that memory does not
 //! follow their size. They only spare work: whatever is wrong with them costs bytes sent again, never a wrong version.
 
+use super::catalog::Catalog;
 use crate::api::datasets::Version;
 use crate::client::context::TransferError;
 use crate::client::download::{Fetched, fetch_tree_and_layout};
@@ -13,6 +14,7 @@ use crate::content::merge::{Merged, ParentCursor};
 use crate::content::pack::PackId;
 use crate::content::path::RelPath;
 use crate::content::tree::Kind;
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -56,8 +58,9 @@ impl Parent {
     }
 
     /// A cursor at its beginning.
-    pub fn cursor(&self) -> Cursor {
-        Cursor { inner: self.fetched.open().ok().map(ParentCursor::new) }
+    pub fn cursor(&self, catalog: &Catalog) -> Cursor {
+        let lost = self.packs.iter().zip(0..).filter(|(id, _)| catalog.is_gone(id)).map(|(_, number)| number);
+        Cursor { inner: self.fetched.open().ok().map(ParentCursor::new), lost: lost.collect() }
     }
 }
 
@@ -67,18 +70,22 @@ pub(super) struct ParentFile {
     pub digest: Digest,
     /// Absent for an empty file.
     pub layout: Option<Box<FileLayout>>,
+    /// All packs of its layout are there.
+    pub is_whole: bool,
 }
 
 /// Follows the walk through the parent. After a fault it says nothing any more.
 #[derive(Debug)]
 pub(super) struct Cursor {
     inner: Option<ParentCursor<Merged<crate::client::download::Text, crate::client::download::Text>>>,
+    /// Packs that the service has lost, by their numbers in the layout.
+    lost: HashSet<u32>,
 }
 
 impl Cursor {
     /// Says nothing.
     pub fn none() -> Self {
-        Self { inner: None }
+        Self { inner: None, lost: HashSet::new() }
     }
 
     /// The file at this path, asked for in tree order.
@@ -97,6 +104,8 @@ impl Cursor {
             Some(Line::File(layout)) => Some(Box::new(layout.clone())),
             _ => None,
         };
-        Some(ParentFile { digest: *digest, layout })
+        let segments = layout.iter().flat_map(|layout| &layout.segments);
+        let is_whole = segments.filter_map(|segment| segment.pack).all(|pack| !self.lost.contains(&pack));
+        Some(ParentFile { digest: *digest, layout, is_whole })
     }
 }

@@ -114,7 +114,7 @@ fn threads(attempt: Attempt, ends: Ends) -> Result<Outcome, TransferError> {
     let (jobs, jobs_out) = sync_channel(2 * ends.slots);
     let jobs_out = Mutex::new(jobs_out);
     let feed = Feed::new(slots_out, jobs.clone(), ends.cancel.clone());
-    let cursor = parent.as_ref().map_or_else(Cursor::none, |parent| parent.cursor());
+    let cursor = parent.as_ref().map_or_else(Cursor::none, |parent| parent.cursor(&catalog));
     let shape = Shape::new(options.memory, max_pack_bytes);
     thread::scope(|scope| {
         // Until all threads ended, whichever way this function is left.

@@ -63,8 +63,10 @@ impl Push<'_> {
             sent: Arc::clone(&self.meter.network_bytes),
             pace: rate::pace(&self.options.limit, &self.context.clock),
         };
+        let lost = upload.iter().flat_map(|upload| &upload.lost_packs).filter_map(|pack| pack.parse().ok());
         let mut next =
             Next { walk: Some(first_walk), parent: parent.map(Arc::new), catalog: Catalog::default(), cache: None };
+        next.catalog.lose(lost);
         let mut stored = 0;
         for attempt in 1..=ATTEMPTS {
             let (documents, mut report, cache) = self.attempt(&to, &mut next, &mut stored).await?;
@@ -218,7 +220,9 @@ impl Push<'_> {
                 && version.incomplete == report.incomplete
                 && self.options.output.is_none()
         };
-        let Some(version) = newest.filter(equal) else { return Ok(None) };
+        // A version that has lost packs is committed again, by a layout that names what was sent for them.
+        let is_whole = upload.as_ref().is_none_or(|upload| upload.lost_packs.is_empty());
+        let Some(version) = newest.filter(|_| is_whole).filter(equal) else { return Ok(None) };
         report.unchanged = true;
         report.version_id = Some(version.id.clone());
         report.reference = Some(version.reference.clone());

@@ -52,7 +52,7 @@ impl Source {
             // Nothing to read: an empty file needs no open.
             return self.feed.unit(Unit::Cached(Box::new(FileFacts::new(&found, leads, None))));
         }
-        let unchanged = matches!((&parent, cached), (Some(ParentFile { digest, layout: Some(layout) }), Some(cached))
+        let unchanged = matches!((&parent, cached), (Some(ParentFile { digest, layout: Some(layout), is_whole: true }), Some(cached))
             if *digest == cached && layout.size == found.stamp.size);
         let facts = FileFacts::new(&found, leads, parent.and_then(|parent| parent.layout));
         if unchanged {

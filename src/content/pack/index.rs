@@ -166,6 +166,11 @@ pub fn index_bytes(header: &[u8; HEADER_BYTES]) -> Result<u64, Error> {
     Ok(found)
 }
 
+/// Where the frames of a pack of so many chunks begin.
+pub fn front_bytes(chunks: u64) -> u64 {
+    HEADER_BYTES as u64 + length_for(chunks)
+}
+
 fn length_for(count: u64) -> u64 {
     count * ROW_BYTES as u64 + DIGEST_BYTES as u64
 }

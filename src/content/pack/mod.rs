@@ -20,5 +20,5 @@ mod verify;
 mod tests;
 
 pub use entry::{ChunkEntry, ChunkFault, Error, MAX_CHUNKS, PackId, verify_chunk, verify_content};
-pub use index::{HEADER_BYTES, MAX_INDEX_BYTES, PackIndex, index_bytes};
+pub use index::{HEADER_BYTES, MAX_INDEX_BYTES, PackIndex, front_bytes, index_bytes};
 pub use verify::PackVerifier;

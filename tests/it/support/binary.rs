@@ -20,34 +20,36 @@ pub struct Served {
     pub url: String,
     pub token: String,
     pub dir: tempfile::TempDir,
+    address: String,
     child: Child,
 }
 
 impl Served {
     /// Starts a service and waits until it answers.
     pub fn start() -> Self {
+        Self::start_with(|_| {})
+    }
+
+    /// The same with further flags or variables.
+    pub fn start_with(change: impl FnOnce(&mut Command)) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let address = format!("127.0.0.1:{port}");
-        let data = dir.path().join("data");
-        let log = fs_err::File::create(dir.path().join("serve.log")).unwrap().into_file();
-        let mut child = dray()
-            .args(["serve", "--listen", &address, "--data"])
-            .arg(&data)
-            .stdout(log.try_clone().unwrap())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        let until = Instant::now() + Duration::from_secs(60);
-        while std::net::TcpStream::connect(&address).is_err() {
-            let ended = child.try_wait().unwrap();
-            let log = || fs_err::read_to_string(dir.path().join("serve.log")).unwrap();
-            assert!(ended.is_none(), "serve ended: {ended:?}\n{}", log());
-            assert!(Instant::now() < until, "serve does not answer\n{}", log());
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        let token = fs_err::read_to_string(data.join("admin.token")).unwrap().trim().to_owned();
-        Self { url: format!("http://{address}"), token, dir, child }
+        let child = serve(dir.path(), &address, change);
+        let token = fs_err::read_to_string(dir.path().join("data/admin.token")).unwrap().trim().to_owned();
+        Self { url: format!("http://{address}"), token, dir, address, child }
+    }
+
+    /// `SIGKILL`, and the service starts again on the same data and port, with these flags or variables only.
+    pub fn restart_with(&mut self, change: impl FnOnce(&mut Command)) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        self.child = serve(self.dir.path(), &self.address, change);
+    }
+
+    /// What the service said about itself.
+    pub fn log(&self) -> String {
+        fs_err::read_to_string(self.dir.path().join("serve.log")).unwrap()
     }
 
     /// A command with this service's URL and token, and a home of its own.
@@ -80,6 +82,29 @@ impl Drop for Served {
     fn drop(&mut self) {
         signal(&self.child, rustix::process::Signal::TERM);
         let _ = self.child.wait();
+    }
+}
+
+fn serve(dir: &Path, address: &str, change: impl FnOnce(&mut Command)) -> Child {
+    let path = dir.join("serve.log");
+    let log = fs_err::File::options().create(true).append(true).open(&path).unwrap().into_file();
+    let mut command = dray();
+    command.args(["serve", "--listen", address, "--data"]).arg(dir.join("data"));
+    change(&mut command);
+    let mut child = command.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
+    until_it_answers(address, &mut child, &path);
+    child
+}
+
+/// Waits until a service listens at this address; fails when it ends instead.
+pub fn until_it_answers(address: &str, child: &mut Child, log: &Path) {
+    let until = Instant::now() + Duration::from_secs(60);
+    while std::net::TcpStream::connect(address).is_err() {
+        let ended = child.try_wait().unwrap();
+        let log = || fs_err::read_to_string(log).unwrap();
+        assert!(ended.is_none(), "serve ended: {ended:?}\n{}", log());
+        assert!(Instant::now() < until, "serve does not answer\n{}", log());
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 

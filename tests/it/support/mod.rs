@@ -5,9 +5,12 @@ pub mod agent;
 pub mod binary;
 pub mod client;
 pub mod data;
+pub mod dice;
 pub mod fake_agent;
 pub mod fault_proxy;
 mod http1;
+pub mod line;
+pub mod replicas;
 pub mod service;
 pub mod stores;
 

@@ -317,14 +317,15 @@ impl std::fmt::Display for Answer {
 
 /// A database of one test; dropped with it.
 #[derive(Debug)]
-struct PgDatabase {
+pub struct PgDatabase {
     server: String,
     name: String,
-    url: String,
+    pub url: String,
 }
 
 impl PgDatabase {
-    async fn create() -> Self {
+    /// On the server that [`super::postgres`] found.
+    pub async fn create() -> Self {
         let server = super::postgres().expect("the macro looked before");
         let name = format!("dray_test_{}", RandomIds.uuid().simple());
         let mut url: url::Url = server.parse().unwrap();
