@@ -6,6 +6,7 @@
 
 use super::address::{join, origin};
 pub use super::address::{parse_urls, route};
+use super::document::{Decode, Decoded, encode};
 use super::error::Error;
 use super::retry::{Attempts, Next, Progress};
 use crate::api::problem::{PROBLEM_JSON, Problem};
@@ -18,7 +19,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::{Serialize, de::DeserializeOwned};
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -87,34 +88,6 @@ pub(super) struct Inner {
 pub(super) struct Failure {
     pub error: Error,
     pub next: Next,
-}
-
-/// Takes an answer's JSON.
-pub(super) trait Decode: Send + Sync {
-    fn take(&self, body: &[u8]) -> serde_json::Result<()>;
-}
-
-/// The document that an answer was decoded to.
-pub(super) struct Decoded<T>(Mutex<Option<T>>);
-
-impl<T> Decoded<T> {
-    pub fn new() -> Self {
-        Self(Mutex::new(None))
-    }
-
-    /// The document of a call that succeeded.
-    pub fn into_inner(self) -> T {
-        let document = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
-        document.expect("a call succeeds only once its answer is decoded")
-    }
-}
-
-impl<T: DeserializeOwned + Send> Decode for Decoded<T> {
-    fn take(&self, body: &[u8]) -> serde_json::Result<()> {
-        let document = serde_json::from_slice(body)?;
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(document);
-        Ok(())
-    }
 }
 
 /// One attempt of one call.
@@ -190,7 +163,7 @@ impl Api {
         path: &str,
         body: &B,
     ) -> Result<T, Error> {
-        self.json(Method::POST, path, Some(encode(body)?), Duration::ZERO).await
+        self.json(Method::POST, path, Some(encode(body)), Duration::ZERO).await
     }
 
     /// A POST with a key of the caller's: for a creation that must be the same one after the process was restarted.
@@ -200,7 +173,7 @@ impl Api {
         key: &str,
         body: &B,
     ) -> Result<T, Error> {
-        self.json_keyed(Method::POST, path, Some((encode(body)?, key.to_owned())), Duration::ZERO).await
+        self.json_keyed(Method::POST, path, Some((encode(body), key.to_owned())), Duration::ZERO).await
     }
 
     pub async fn put<B: Serialize + ?Sized, T: DeserializeOwned + Send>(
@@ -208,7 +181,7 @@ impl Api {
         path: &str,
         body: &B,
     ) -> Result<T, Error> {
-        self.json(Method::PUT, path, Some(encode(body)?), Duration::ZERO).await
+        self.json(Method::PUT, path, Some(encode(body)), Duration::ZERO).await
     }
 
     pub async fn delete<T: DeserializeOwned + Send>(&self, path: &str) -> Result<T, Error> {
@@ -461,10 +434,6 @@ impl Attempt {
         // Another replica may be well where this one hangs.
         Failure { error, next: Next::Elsewhere { after: None } }
     }
-}
-
-fn encode<B: Serialize + ?Sized>(body: &B) -> Result<Vec<u8>, Error> {
-    Ok(serde_json::to_vec(body).expect("wire types hold only strings, numbers and string-keyed maps"))
 }
 
 fn client(options: &Options, plain: bool) -> Result<reqwest::Client, reqwest::Error> {

@@ -5,6 +5,7 @@
 mod address;
 pub mod api;
 mod context;
+mod document;
 mod download;
 mod error;
 pub mod fetch;

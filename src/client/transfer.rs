@@ -4,7 +4,8 @@
 //! reader sees one unbroken stream; what the bytes mean is checked above, against digests. Memory: one slice of a body.
 
 use super::address::{join, origin};
-use super::api::{Api, Attempt, Decode, Decoded, Failure, retry_after};
+use super::api::{Api, Attempt, Failure, retry_after};
+use super::document::{Decode, Decoded};
 use super::error::Error;
 use super::retry::{Attempts, Next, Progress};
 use bytes::Bytes;
