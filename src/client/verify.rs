@@ -105,7 +105,6 @@ async fn run(context: &Context, options: &VerifyOptions, meter: &Arc<Meter>) -> 
                     meter,
                     memory: options.memory,
                     local: None,
-                    stale: None,
                     reference: version.reference.clone(),
                 };
                 let mut later = Waiting::new(options.temp_dir.as_deref())?;

@@ -4,6 +4,7 @@
 //! Blocks when all buffers are under way. Holds a bounded number of pack indexes, the files of the windows under way, and
 //! nothing that grows with the tree: what must wait until the end (directory modes and times, hard links) is spooled.
 
+use super::LocalFiles;
 use super::dest::{Dest, Dirs, Missing, in_the_way, local, look, mode, timestamps};
 use super::file::FileFacts;
 use super::finish::{Event, Kept};
@@ -13,7 +14,6 @@ use super::scan::{Decision, Decisions, link_digest};
 use super::settle::Later;
 use super::window::{Ended, FileJob, Job};
 use super::write::Sink;
-use super::{LocalFiles, record};
 use crate::client::context::TransferError;
 use crate::client::fetch::Packs;
 use crate::client::progress::Meter;
@@ -49,8 +49,6 @@ pub(in crate::client) struct Conductor {
     pub cancel: CancellationToken,
     pub meter: Arc<Meter>,
     pub local: Option<Arc<dyn LocalFiles>>,
-    /// Ids of earlier pulls whose temporary files are removed, one a line.
-    pub stale: Option<String>,
     pub limits: Limits,
     pub slots: Receiver<AlignedBuf>,
     pub windows: tokio::sync::mpsc::Sender<Job>,
@@ -114,9 +112,6 @@ impl Conductor {
             later,
             sums: Conducted::default(),
         };
-        if let (Sink::Write(dest, _), Some(runs)) = (&self.sink, &self.stale) {
-            record::clean(rustix::fd::AsFd::as_fd(&dest.root), runs);
-        }
         for (number, pair) in (0..).zip(pairs) {
             let (entry, line) = pair.map_err(|error| self.damaged(&error.to_string()))?;
             let decision = decisions.next()?;

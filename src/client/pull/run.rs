@@ -9,7 +9,7 @@ use super::dest::{Dest, free_bytes};
 use super::finish::{Account, Finisher, Wrong};
 use super::large::Finish;
 use super::reads;
-use super::record::Records;
+use super::record::{self, Records};
 use super::scan::{Decisions, Scan};
 use super::settle::Later;
 use super::window::room;
@@ -26,6 +26,7 @@ use crate::client::{Context, rate, stat_cache};
 use crate::content::buffer::AlignedBuf;
 use crate::content::plan::Limits;
 use futures::future::BoxFuture;
+use rustix::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::sync_channel;
@@ -136,8 +137,11 @@ impl Work {
         let chosen = chosen.named_at(&self.options.dest);
         let records = self.options.cache_dir.as_ref().map(|cache| Records::of(cache, &dest)).transpose();
         let records = records.map_err(TransferError::local(&*self.options.dest))?;
+        // What killed pulls left goes first: it takes the room that this one needs.
+        if let Some(runs) = records.as_ref().and_then(|records| records.begin(&self.run).ok().flatten()) {
+            record::clean(dest.root.as_fd(), &runs);
+        }
         let decisions = self.decide(&dest, &chosen, records.as_ref())?;
-        let stale = records.as_ref().and_then(|records| records.begin(&self.run).ok().flatten());
         self.meter.enter(Phase::Fetch);
         let how = Finish { durability: self.options.durability, mode_mask: self.options.mode_mask };
         let mut later = Later::new(self.options.temp_dir.as_deref())?;
@@ -147,7 +151,6 @@ impl Work {
             meter: Arc::clone(&self.meter),
             memory: self.options.memory,
             local: self.options.local.clone(),
-            stale,
             reference: self.version.reference.clone(),
         };
         let record = records.as_ref().and_then(|records| records.writer(self.now).ok());
@@ -218,7 +221,6 @@ pub(in crate::client) struct Pipeline {
     pub meter: Arc<Meter>,
     pub memory: u64,
     pub local: Option<Arc<dyn super::LocalFiles>>,
-    pub stale: Option<String>,
     pub reference: String,
 }
 
@@ -253,7 +255,6 @@ impl Pipeline {
             cancel: stop.clone(),
             meter: Arc::clone(&self.meter),
             local: self.local.clone(),
-            stale: self.stale.clone(),
             limits,
             slots: slots_out,
             windows,
