@@ -105,6 +105,7 @@ async fn run(context: &Context, options: &VerifyOptions, meter: &Arc<Meter>) -> 
                     meter,
                     memory: options.memory,
                     local: None,
+                    earlier: None,
                     reference: version.reference.clone(),
                 };
                 let mut later = Waiting::new(options.temp_dir.as_deref())?;

@@ -329,3 +329,38 @@ fn rests_of_killed_pulls_are_removed_by_the_next() {
     assert!(outside.join(&seen[0]).exists());
     assert_eq!(fs::read(dest.join("small")).unwrap(), b"the second version");
 }
+
+/// A pull killed in the middle of one large file goes on there: what it had written is proven and not fetched again, damage in it is.
+#[test]
+fn a_large_file_goes_on_where_its_pull_was_killed() {
+    let served = Served::start();
+    let (tree, dest) = (served.dir.path().join("tree"), served.dir.path().join("dest"));
+    let size = 48_u64 << 20;
+    write(&tree, "deep/clip.mp4", &noise(7, usize::try_from(size).unwrap()));
+    served.json(["push", tree.to_str().unwrap(), "--to", "w/t"]);
+    let part = || {
+        let listing = fs::read_dir(dest.join("deep")).ok()?;
+        let mut paths = listing.map(|entry| entry.unwrap().path());
+        paths.find(|path| path.extension().is_some_and(|end| end == "part"))
+    };
+    let written = || part().and_then(|part| fs::metadata(part).ok()).map_or(0, |part| part.len());
+    let slow = ["pull", "w/t", dest.to_str().unwrap(), "--limit-rate", "24M", "--memory", "32M"];
+    let mut pull = served.command().args(slow).stderr(std::process::Stdio::null()).spawn().unwrap();
+    while written() < size / 2 {
+        assert!(pull.try_wait().unwrap().is_none(), "the pull ended before it could be killed");
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    pull.kill().unwrap();
+    pull.wait().unwrap();
+    let left = part().unwrap();
+    let mut bytes = fs::read(&left).unwrap();
+    bytes[1 << 20] ^= 1;
+    fs::write(&left, bytes).unwrap();
+    let report = served.json(["pull", "w/t", dest.to_str().unwrap(), "--memory", "32M"]);
+    let fetched = report["fetched_bytes"].as_u64().unwrap();
+    assert!((1..=size * 3 / 4).contains(&fetched), "{fetched} of {size} fetched");
+    assert!(part().is_none(), "nothing half-written stays");
+    assert_same(&tree, &dest);
+    let again = served.json(["pull", "w/t", dest.to_str().unwrap()]);
+    assert_eq!(again["fetched_bytes"], 0);
+}

@@ -10,6 +10,7 @@ use super::file::FileFacts;
 use super::finish::{Event, Kept};
 use super::large::{Finish, create};
 use super::reads::is_pack_fault;
+use super::resume::take_over;
 use super::scan::{Decision, Decisions, link_digest};
 use super::settle::Later;
 use super::window::{Ended, FileJob, Job};
@@ -37,6 +38,8 @@ use tokio_util::sync::CancellationToken;
 const MAX_INDEXED: usize = 200_000;
 /// Segments of a file whose packs are looked at before it is planned.
 const LOOK_AHEAD: usize = 64;
+/// Only files of at least this many bytes are looked for among what earlier pulls left.
+const RESUMED: u64 = 1 << 20;
 /// Kept files are told in runs of at most this many.
 const KEPT_RUN: usize = 1_000;
 
@@ -49,6 +52,8 @@ pub(in crate::client) struct Conductor {
     pub cancel: CancellationToken,
     pub meter: Arc<Meter>,
     pub local: Option<Arc<dyn LocalFiles>>,
+    /// Ids of earlier pulls that did not end, one a line.
+    pub earlier: Option<String>,
     pub limits: Limits,
     pub slots: Receiver<AlignedBuf>,
     pub windows: tokio::sync::mpsc::Sender<Job>,
@@ -245,9 +250,27 @@ impl State<'_> {
             let end = Ended::Wrong { actual: None, pack: Some(pack), why };
             return self.with.send(Event::Ended(Box::new(job), end));
         }
+        self.take_over(&job);
         self.planner.feed(job.number, Arc::clone(&job.layout));
         self.pending.insert(job.number, Arc::new(job));
         self.plan()
+    }
+
+    /// Goes on with what an earlier pull left of a large file. Where that fails, the file is fetched whole.
+    fn take_over(&mut self, job: &FileJob) {
+        let (Sink::Write(dest, _), Some(dirs), Some(runs)) = (&self.with.sink, &mut self.dirs, &self.with.earlier)
+        else {
+            return;
+        };
+        if job.size < RESUMED {
+            return;
+        }
+        let taken = dirs.parent(&job.path, Missing::Make).and_then(|dir| take_over(dest, dir, runs, job));
+        match taken {
+            Ok(Some(file)) => drop(job.large.set(Ok(file))),
+            Ok(None) => {}
+            Err(error) => tracing::info!(%error, path = %job.path, "what an earlier pull left cannot be used"),
+        }
     }
 
     /// An existing file with the right bytes: only mode and times are set. `false` when it is not there any more.

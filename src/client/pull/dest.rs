@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
@@ -22,8 +22,10 @@ pub(in crate::client) struct Dest {
     pub path: PathBuf,
     pub root: OwnedFd,
     /// Names this pull's temporary files.
-    run: String,
+    pub run: String,
     next: AtomicU64,
+    /// Unfinished large files stay for the next pull, which knows of this one.
+    pub keeps: AtomicBool,
 }
 
 impl Dest {
@@ -32,7 +34,7 @@ impl Dest {
         fs_err::create_dir_all(path).map_err(TransferError::local(path))?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| local(path, error))?;
-        Ok(Self { path: path.to_owned(), root, run, next: AtomicU64::new(0) })
+        Ok(Self { path: path.to_owned(), root, run, next: AtomicU64::new(0), keeps: AtomicBool::new(false) })
     }
 
     /// A name that no one else uses.

@@ -5,6 +5,7 @@
 use super::Durability;
 use super::dest::{Dest, Dirs, Missing, mode, timestamps};
 use super::file::{FileFacts, Run};
+use super::resume::part_name;
 use crate::client::walk::{Found, READ, Stamp, errno_reason};
 use crate::content::buffer::AlignedBuf;
 use crate::content::digest::{Digest, Hasher};
@@ -16,13 +17,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const CREATE: OFlags =
     OFlags::RDWR.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// A temporary file. Dropped before it was finished, it is unlinked.
+/// A temporary file. Dropped before it was finished, it stays for the next pull where that will know of it; else it is unlinked.
 #[derive(Debug)]
 pub(super) struct LargeFile {
     file: OwnedFd,
     dir: OwnedFd,
     temporary: String,
-    finished: AtomicBool,
+    /// An earlier pull wrote in it.
+    pub resumed: bool,
+    stays: AtomicBool,
 }
 
 /// How a file's bytes are proven once more after they were written.
@@ -50,9 +53,30 @@ impl LargeFile {
     /// A new temporary file beside where the file will be.
     pub fn create(dest: &Dest, dirs: &mut Dirs, job: &FileFacts) -> Result<Self, Errno> {
         let dir = dirs.parent(&job.path, Missing::Fail)?;
-        let (file, temporary) = create(dest, dir)?;
+        let keeps = dest.keeps.load(Ordering::Relaxed);
+        let (file, temporary) = if keeps { create_as(dir, part_name(&dest.run, job))? } else { create(dest, dir)? };
         let dir = rustix::io::fcntl_dupfd_cloexec(dir, 0)?;
-        Ok(Self { file, dir, temporary, finished: AtomicBool::new(false) })
+        Ok(Self { file, dir, temporary, resumed: false, stays: AtomicBool::new(keeps) })
+    }
+
+    /// One that an earlier pull began, under this pull's name by now.
+    pub fn taken_over(file: OwnedFd, dir: BorrowedFd<'_>, temporary: String) -> Result<Self, Errno> {
+        let dir = rustix::io::fcntl_dupfd_cloexec(dir, 0)?;
+        Ok(Self { file, dir, temporary, resumed: true, stays: AtomicBool::new(true) })
+    }
+
+    /// Reads what it holds; an error where it is shorter.
+    pub fn read(&self, to: &mut [u8], offset: u64) -> Result<(), Errno> {
+        let mut read = 0;
+        while read < to.len() {
+            match rustix::io::pread(&self.file, &mut to[read..], offset + read as u64) {
+                Ok(0) => return Err(Errno::IO),
+                Ok(more) => read += more,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// Writes runs; holes are left out, so the file stays sparse there.
@@ -65,14 +89,14 @@ impl LargeFile {
         fill_out(&self.file, job)?;
         sync(&self.file, how)?;
         let stamp = name(&self.file, self.dir.as_fd(), &self.temporary, job, how)?;
-        self.finished.store(true, Ordering::Relaxed);
+        self.stays.store(true, Ordering::Relaxed);
         Ok(stamp)
     }
 }
 
 impl Drop for LargeFile {
     fn drop(&mut self) {
-        if !self.finished.load(Ordering::Relaxed) {
+        if !self.stays.load(Ordering::Relaxed) {
             let _ = rustix::fs::unlinkat(&self.dir, &*self.temporary, AtFlags::empty());
         }
     }
@@ -118,7 +142,10 @@ pub(super) fn name(
 
 /// A new file under a temporary name.
 pub(super) fn create(dest: &Dest, dir: BorrowedFd<'_>) -> Result<(OwnedFd, String), Errno> {
-    let temporary = dest.temporary();
+    create_as(dir, dest.temporary())
+}
+
+fn create_as(dir: BorrowedFd<'_>, temporary: String) -> Result<(OwnedFd, String), Errno> {
     let file = rustix::fs::openat(dir, &*temporary, CREATE, Mode::RUSR | Mode::WUSR)?;
     Ok((file, temporary))
 }

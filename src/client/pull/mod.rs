@@ -12,6 +12,7 @@ mod finish;
 mod large;
 mod reads;
 mod record;
+mod resume;
 mod run;
 mod scan;
 mod settle;

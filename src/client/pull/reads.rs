@@ -4,7 +4,8 @@
 //! told with them; only what concerns the whole transfer (the network, the layout gone) ends it.
 
 use super::finish::Event;
-use super::window::{Fetched, Job};
+use super::resume;
+use super::window::{Fetched, Got, Job};
 use super::write::Writer;
 use crate::client::Error;
 use crate::client::context::TransferError;
@@ -49,10 +50,18 @@ pub(super) async fn run(
 }
 
 async fn window(packs: &Packs, job: Job) -> Result<Fetched, TransferError> {
-    let reads = job.window.reads.iter().map(|read| (read.pack, read.range.clone()));
+    let (job, mut held) = held(job).await?;
+    held.resize(job.window.reads.len(), None);
+    let reads = job.window.reads.iter().zip(held).map(|(read, held)| (read.pack, read.range.clone(), held));
     let reads: Vec<_> = reads.collect();
     let mut parts = Vec::with_capacity(reads.len());
-    let mut answers = stream::iter(reads.into_iter().map(|(pack, range)| packs.read(pack, range))).buffered(READS);
+    let answers = reads.into_iter().map(|(pack, range, held)| async move {
+        match held {
+            Some(chunks) => Ok(Got::Chunks(chunks)),
+            None => packs.read(pack, range).await.map(Got::Range),
+        }
+    });
+    let mut answers = stream::iter(answers).buffered(READS);
     while let Some(answer) = answers.next().await {
         parts.push(tell(answer)?);
     }
@@ -60,10 +69,22 @@ async fn window(packs: &Packs, job: Job) -> Result<Fetched, TransferError> {
     Ok(Fetched { job, parts })
 }
 
+/// What an earlier pull left of the window's files, read by read.
+async fn held(job: Job) -> Result<(Job, Vec<Option<Vec<Bytes>>>), TransferError> {
+    if job.files.values().all(|file| file.resumed().is_none()) {
+        return Ok((job, Vec::new()));
+    }
+    let looked = tokio::task::spawn_blocking(move || {
+        let held = resume::held(&job);
+        (job, held)
+    });
+    looked.await.map_err(|_| TransferError::Broken { what: "a look at what is there" })
+}
+
 /// What a pack could not give, in words, where that is the pack's fault.
-fn tell(answer: Result<Vec<Bytes>, TransferError>) -> Result<Result<Vec<Bytes>, String>, TransferError> {
+fn tell(answer: Result<Got, TransferError>) -> Result<Result<Got, String>, TransferError> {
     match answer {
-        Ok(parts) => Ok(Ok(parts)),
+        Ok(got) => Ok(Ok(got)),
         Err(error) if is_pack_fault(&error) => Ok(Err(error.to_string())),
         Err(error) => Err(error),
     }

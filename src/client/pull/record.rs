@@ -12,6 +12,7 @@
 //! that differs is replaced.
 
 use super::dest::Dest;
+use super::resume::is_key;
 use crate::client::stat_cache;
 use crate::client::walk::Stamp;
 use crate::content::digest::digest;
@@ -108,23 +109,37 @@ impl Records {
     }
 }
 
-/// Removes the temporary files of pulls that did not end, wherever they lie below `dir`. `runs` has their ids, one a line. No link is followed, and
-/// what cannot be read or removed stays: it is in nobody's way.
-pub(in crate::client) fn clean(dir: BorrowedFd<'_>, runs: &str) {
-    let runs: HashSet<&[u8]> = runs.lines().map(str::as_bytes).collect();
-    clean_below(dir, &runs, 0);
+/// What [`clean`] removes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rests {
+    All,
+    /// All but parts of large files, which may be taken over.
+    Useless,
 }
 
-fn clean_below(dir: BorrowedFd<'_>, runs: &HashSet<&[u8]>, depth: usize) {
+/// Removes the temporary files of pulls that did not end, wherever they lie below `dir`. `runs` has their ids, one a line. No link is followed, and
+/// what cannot be read or removed stays: it is in nobody's way. Gives the bytes that the parts left there take.
+pub(super) fn clean(dir: BorrowedFd<'_>, runs: &str, which: Rests) -> u64 {
+    let runs: HashSet<&[u8]> = runs.lines().map(str::as_bytes).collect();
+    clean_below(dir, &runs, which, 0)
+}
+
+fn clean_below(dir: BorrowedFd<'_>, runs: &HashSet<&[u8]>, which: Rests, depth: usize) -> u64 {
     const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-    let Ok(entries) = rustix::fs::openat(dir, ".", DIR, Mode::empty()).and_then(rustix::fs::Dir::new) else { return };
+    let Ok(entries) = rustix::fs::openat(dir, ".", DIR, Mode::empty()).and_then(rustix::fs::Dir::new) else { return 0 };
+    let mut left = 0;
     for entry in entries.flatten() {
         let name = entry.file_name();
         if matches!(name.to_bytes(), b"." | b"..") {
             continue;
         }
-        if run_of(name.to_bytes()).is_some_and(|run| runs.contains(run)) {
-            let _ = rustix::fs::unlinkat(dir, name, AtFlags::empty());
+        if let Some((_, end)) = run_of(name.to_bytes()).filter(|(run, _)| runs.contains(run)) {
+            if which == Rests::Useless && is_key(end) {
+                let stat = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW);
+                left += stat.map_or(0, |stat| u64::try_from(stat.st_blocks).unwrap_or(0) * 512);
+            } else {
+                let _ = rustix::fs::unlinkat(dir, name, AtFlags::empty());
+            }
             continue;
         }
         let may_be_dir = matches!(entry.file_type(), FileType::Directory | FileType::Unknown);
@@ -132,16 +147,17 @@ fn clean_below(dir: BorrowedFd<'_>, runs: &HashSet<&[u8]>, depth: usize) {
             && depth < MAX_DEPTH
             && let Ok(child) = rustix::fs::openat(dir, name, DIR, Mode::empty())
         {
-            clean_below(child.as_fd(), runs, depth + 1);
+            left += clean_below(child.as_fd(), runs, which, depth + 1);
         }
     }
+    left
 }
 
-/// The id in the name of a temporary file: `.dray-<id>-<number>.part`.
-fn run_of(name: &[u8]) -> Option<&[u8]> {
+/// The id in the name of a temporary file, and what follows it: `.dray-<id>-<number or key>.part`.
+fn run_of(name: &[u8]) -> Option<(&[u8], &[u8])> {
     let middle = name.strip_prefix(b".dray-")?.strip_suffix(b".part")?;
     let end = middle.iter().rposition(|byte| *byte == b'-')?;
-    middle.get(..end)
+    Some((middle.get(..end)?, middle.get(end + 1..)?))
 }
 
 #[cfg(test)]
@@ -177,7 +193,12 @@ mod tests {
         let next = records();
         let dead = next.begin("dd").unwrap();
         assert_eq!(dead.as_deref(), Some("aa\n"));
-        clean(dest.root.as_fd(), &dead.unwrap());
+        let dead = dead.unwrap();
+        let part = place.join(format!("a/.dray-aa-{}.part", "0f".repeat(16)));
+        fs_err::write(&part, "x").unwrap();
+        assert!(clean(dest.root.as_fd(), &dead, Rests::Useless) > 0 && part.exists(), "it may be taken over");
+        assert_eq!(clean(dest.root.as_fd(), &dead, Rests::All), 0);
+        assert!(!part.exists());
         assert!(rests.iter().all(|path| !path.exists()) && kept.iter().all(|path| path.exists()));
         next.end();
         alive.end();

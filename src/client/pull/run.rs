@@ -9,7 +9,7 @@ use super::dest::{Dest, free_bytes};
 use super::finish::{Account, Finisher, Wrong};
 use super::large::Finish;
 use super::reads;
-use super::record::{self, Records};
+use super::record::{self, Records, Rests};
 use super::scan::{Decisions, Scan};
 use super::settle::Later;
 use super::window::room;
@@ -137,11 +137,12 @@ impl Work {
         let chosen = chosen.named_at(&self.options.dest);
         let records = self.options.cache_dir.as_ref().map(|cache| Records::of(cache, &dest)).transpose();
         let records = records.map_err(TransferError::local(&*self.options.dest))?;
-        // What killed pulls left goes first: it takes the room that this one needs.
-        if let Some(runs) = records.as_ref().and_then(|records| records.begin(&self.run).ok().flatten()) {
-            record::clean(dest.root.as_fd(), &runs);
-        }
-        let decisions = self.decide(&dest, &chosen, records.as_ref())?;
+        let begun = records.as_ref().and_then(|records| records.begin(&self.run).ok());
+        dest.keeps.store(begun.is_some(), Ordering::Relaxed);
+        let earlier = begun.flatten();
+        // What killed pulls left goes first, since it takes the room that this one needs; parts of large files are used.
+        let usable = earlier.as_deref().map_or(0, |runs| record::clean(dest.root.as_fd(), runs, Rests::Useless));
+        let decisions = self.decide(&dest, &chosen, records.as_ref(), usable)?;
         self.meter.enter(Phase::Fetch);
         let how = Finish { durability: self.options.durability, mode_mask: self.options.mode_mask };
         let mut later = Later::new(self.options.temp_dir.as_deref())?;
@@ -151,6 +152,7 @@ impl Work {
             meter: Arc::clone(&self.meter),
             memory: self.options.memory,
             local: self.options.local.clone(),
+            earlier: earlier.clone(),
             reference: self.version.reference.clone(),
         };
         let record = records.as_ref().and_then(|records| records.writer(self.now).ok());
@@ -164,6 +166,9 @@ impl Work {
         }
         sync(&dest, self.options.durability)?;
         if let Some(records) = &records {
+            // Parts that nobody wanted, and this pull's own of files that came out small.
+            let runs = format!("{}{}", earlier.unwrap_or_default(), self.run);
+            record::clean(dest.root.as_fd(), &runs, Rests::All);
             records.end();
         }
         if let Some(wrong) = account.wrong.into_iter().next() {
@@ -192,8 +197,14 @@ impl Work {
     }
 
     /// What to keep; refuses before anything is changed.
-    fn decide(&self, dest: &Arc<Dest>, chosen: &Chosen, records: Option<&Records>) -> Result<Decisions, TransferError> {
-        let free = free_bytes(dest).unwrap_or(u64::MAX);
+    fn decide(
+        &self,
+        dest: &Arc<Dest>,
+        chosen: &Chosen,
+        records: Option<&Records>,
+        usable: u64,
+    ) -> Result<Decisions, TransferError> {
+        let free = free_bytes(dest).unwrap_or(u64::MAX).saturating_add(usable);
         let at = TransferError::local(&*dest.path);
         if dest.is_empty().map_err(at)? && self.version.bytes <= free {
             return Ok(Decisions::FetchAll);
@@ -221,6 +232,7 @@ pub(in crate::client) struct Pipeline {
     pub meter: Arc<Meter>,
     pub memory: u64,
     pub local: Option<Arc<dyn super::LocalFiles>>,
+    pub earlier: Option<String>,
     pub reference: String,
 }
 
@@ -255,6 +267,7 @@ impl Pipeline {
             cancel: stop.clone(),
             meter: Arc::clone(&self.meter),
             local: self.local.clone(),
+            earlier: self.earlier.clone(),
             limits,
             slots: slots_out,
             windows,

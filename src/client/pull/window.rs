@@ -32,6 +32,13 @@ pub(in crate::client) struct FileJob {
     pub large: OnceLock<Result<LargeFile, String>>,
 }
 
+impl FileJob {
+    /// Its part, where an earlier pull began it.
+    pub fn resumed(&self) -> Option<&LargeFile> {
+        self.large.get().and_then(|large| large.as_ref().ok()).filter(|file| file.resumed)
+    }
+}
+
 impl Deref for FileJob {
     type Target = FileFacts;
 
@@ -56,7 +63,16 @@ pub(in crate::client) struct Job {
 pub(in crate::client) struct Fetched {
     pub job: Job,
     /// Or why they could not be had.
-    pub parts: Vec<Result<Vec<Bytes>, String>>,
+    pub parts: Vec<Result<Got, String>>,
+}
+
+/// What a read gave.
+#[derive(Debug)]
+pub(in crate::client) enum Got {
+    /// The range of the pack, in pieces as it came.
+    Range(Vec<Bytes>),
+    /// Each of its chunks, raw and proven.
+    Chunks(Vec<Bytes>),
 }
 
 /// What is wrong with a file's bytes.
@@ -159,7 +175,15 @@ pub(in crate::client) fn decode(fetched: Fetched, decoder: &mut Decoder, proof: 
     let mut scratch = Vec::new();
     for (read, parts) in job.window.reads.iter().zip(&parts) {
         let parts = match parts {
-            Ok(parts) => parts,
+            Ok(Got::Range(parts)) => parts,
+            Ok(Got::Chunks(chunks)) => {
+                for (chunk, raw) in read.chunks.iter().zip(chunks) {
+                    if let Err(why) = put(chunk, raw, &runs, &mut job.slot) {
+                        note(&mut damage, read, chunk, why);
+                    }
+                }
+                continue;
+            }
             Err(why) => {
                 read.chunks.iter().for_each(|chunk| note(&mut damage, read, chunk, why));
                 continue;
@@ -179,6 +203,17 @@ fn note(damage: &mut HashMap<u64, Damage>, read: &Read, chunk: &Wanted, why: &st
     for place in &chunk.places {
         damage.entry(place.file).or_insert_with(|| Damage { pack: read.pack, why: why.to_owned() });
     }
+}
+
+/// Puts a proven chunk into its places.
+fn put(chunk: &Wanted, raw: &[u8], runs: &BTreeMap<u64, Vec<Run>>, slot: &mut AlignedBuf) -> Result<(), &'static str> {
+    for place in &chunk.places {
+        let runs = runs.get(&place.file).map_or(&[][..], Vec::as_slice);
+        let range = locate(runs, place.offset, place.length).ok_or("it has no place")?;
+        let skip = place.skip as usize;
+        slot[range].copy_from_slice(&raw[skip..skip + place.length as usize]);
+    }
+    Ok(())
 }
 
 /// Decodes one chunk, proves it and puts it into its places.
@@ -340,7 +375,7 @@ mod tests {
             completed: vec![1, 2],
         };
         // Cut at odd places, as the network does.
-        let parts = vec![Ok(frames.chunks(777).map(Bytes::copy_from_slice).collect())];
+        let parts = vec![Ok(Got::Range(frames.chunks(777).map(Bytes::copy_from_slice).collect()))];
         (decode(Fetched { job: job(window), parts }, &mut Decoder::new(), Proof::Id), noise, text)
     }
 
