@@ -262,7 +262,9 @@ impl State<'_> {
         else {
             return;
         };
-        if job.size < RESUMED {
+        // What lies where a hole should be would never be looked at again.
+        let has_holes = job.layout.segments.iter().any(|segment| segment.pack.is_none());
+        if job.size < RESUMED || has_holes {
             return;
         }
         let taken = dirs.parent(&job.path, Missing::Make).and_then(|dir| take_over(dest, dir, runs, job));

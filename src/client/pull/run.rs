@@ -156,7 +156,13 @@ impl Work {
             reference: self.version.reference.clone(),
         };
         let record = records.as_ref().and_then(|records| records.writer(self.now).ok());
-        let (sums, account) = pipeline.run(runtime, stop, &chosen, decisions, &mut later, record)?;
+        let runs = format!("{}{}", earlier.as_deref().unwrap_or_default(), self.run);
+        let outcome = pipeline.run(runtime, stop, &chosen, decisions, &mut later, record);
+        if let Err(TransferError::NoSpace { .. }) = outcome {
+            // Half a file would keep the room that is short.
+            record::clean(dest.root.as_fd(), &runs, Rests::All);
+        }
+        let (sums, account) = outcome?;
         self.meter.enter(Phase::Settle);
         let (mut failed, failed_links) = later.settle(&dest)?;
         if let Some(record) = account.record
@@ -166,9 +172,10 @@ impl Work {
         }
         sync(&dest, self.options.durability)?;
         if let Some(records) = &records {
-            // Parts that nobody wanted, and this pull's own of files that came out small.
-            let runs = format!("{}{}", earlier.unwrap_or_default(), self.run);
-            record::clean(dest.root.as_fd(), &runs, Rests::All);
+            // Parts that nobody wanted, of files that came out small, and of those that failed.
+            if earlier.is_some() || account.failed_count > 0 || account.wrong_count > 0 {
+                record::clean(dest.root.as_fd(), &runs, Rests::All);
+            }
             records.end();
         }
         if let Some(wrong) = account.wrong.into_iter().next() {
