@@ -183,9 +183,10 @@ impl App {
         }
     }
 
-    /// Whether the pack's object is there, in its length. One that is not is quarantined.
+    /// Whether the pack's object is there, in its length. One that is not is quarantined. Read, not asked for by HEAD: an answer
+    /// without a body cannot tell an absent object from an absent bucket.
     pub(super) async fn find_pack(&self, pack: &Pack) -> Result<(), Error> {
-        match self.store.head(&parse_key(&pack.key)?).await {
+        match self.store.get(&parse_key(&pack.key)?, Some(0..1)).await.map(|(found, _)| found) {
             Ok(found) if found.size == pack.bytes => Ok(()),
             Ok(found) => Err(self.quarantine(pack, format!("its object has {} bytes", found.size)).await),
             Err(error) => Err(self.unreadable(pack, error).await),

@@ -47,6 +47,18 @@ impl Failure {
         }
     }
 
+    /// Of a GET, whose refusal has a body: only the store's own word proves that an object is absent. Who stands before it can say 404 too.
+    pub(super) fn of_get(key: &Key, error: object_store::Error) -> Self {
+        let is_proven = cause::<Refusal>(&error).is_some_and(|refusal| refusal.code.as_deref() == Some("NoSuchKey"));
+        let failure = Self::of(key, error);
+        if is_proven || !matches!(failure.error, Error::NotFound { .. }) {
+            return failure;
+        }
+        let detail = format!("404 for `{key}`, and not by the store, which would say NoSuchKey");
+        let error = Error::Unavailable { detail, settled: Settled::Yes, source: None };
+        Self { error, next: Next::Again { after: None }, settled: Settled::Yes }
+    }
+
     fn fail(error: Error) -> Self {
         Self { error, next: Next::Fail, settled: Settled::Yes }
     }

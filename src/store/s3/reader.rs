@@ -41,7 +41,7 @@ pub(super) async fn open(s3: &S3, key: &Key, range: Option<Range<u64>>) -> Resul
     let mut tries = s3.tries();
     let result = loop {
         let options = GetOptions { range: range.clone().map(GetRange::Bounded), ..GetOptions::default() };
-        match source.bucket.get_opts(&source.path, options).await.map_err(|error| Failure::of(key, error)) {
+        match source.bucket.get_opts(&source.path, options).await.map_err(|error| Failure::of_get(key, error)) {
             Ok(result) => break result,
             Err(Failure { error: Error::Range { size, .. }, .. }) => {
                 let Range { start, end } = range.unwrap_or_default();
@@ -110,7 +110,13 @@ impl Reading {
                 if_match: self.e_tag.clone(),
                 ..GetOptions::default()
             };
-            match self.s3.bucket.get_opts(&self.s3.path, options).await.map_err(|error| Failure::of(&self.key, error)) {
+            match self
+                .s3
+                .bucket
+                .get_opts(&self.s3.path, options)
+                .await
+                .map_err(|error| Failure::of_get(&self.key, error))
+            {
                 Ok(result) if self.is_same(&result) => {
                     self.body = result.into_stream();
                     return Ok(());
