@@ -22,6 +22,8 @@ pub const TEAM_BODIES_MIB: usize = 96;
 const LOCAL_BODY_MIB: u64 = 6;
 /// The same with a bucket, where two parts are held.
 const BUCKET_BODY_MIB: u64 = 20;
+/// Requests that have whole trees walked at a time; the others wait. A walk holds a zstd window of up to 8 MiB.
+pub const WALKS: usize = 4;
 /// Memory of cached pack indexes, as they are counted by [`index_cost`].
 pub const INDEX_CACHE_BYTES: usize = 24 << 20;
 /// Keys reserved by one transaction.
@@ -37,6 +39,7 @@ type Arriving = HashMap<(Uuid, PackId), Weak<tokio::sync::Mutex<()>>>;
 pub struct Data {
     body_mib: u64,
     bodies: Arc<Semaphore>,
+    walks: Arc<Semaphore>,
     team_bodies: Mutex<HashMap<Uuid, Weak<Semaphore>>>,
     pub(super) indexes: IndexCache,
     arriving: Mutex<Arriving>,
@@ -49,11 +52,17 @@ impl Data {
         Self {
             body_mib: if store.is_local() { LOCAL_BODY_MIB } else { BUCKET_BODY_MIB },
             bodies: Arc::new(Semaphore::new(BODIES_MIB)),
+            walks: Arc::new(Semaphore::new(WALKS)),
             team_bodies: Mutex::default(),
             indexes: IndexCache::new(INDEX_CACHE_BYTES),
             arriving: Mutex::default(),
             reserved: Mutex::default(),
         }
+    }
+
+    /// Waits for a turn to have whole trees walked; held until dropped, so by the walk itself and not only by who asked for it.
+    pub(super) async fn walk(&self) -> Result<Arc<OwnedSemaphorePermit>, AcquireError> {
+        self.walks.clone().acquire_owned().await.map(Arc::new)
     }
 
     /// Waits until there is memory for a body of `length` bytes of this team; holds that until dropped. First come, first served.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use futures::{StreamExt, TryStreamExt};
 use jiff::SignedDuration;
 use tokio::runtime::Handle;
+use tokio::sync::OwnedSemaphorePermit;
 use uuid::Uuid;
 
 use super::App;
@@ -162,7 +163,7 @@ impl App {
                 }
             }
         }
-        Ok(match self.staged_of(sources).await? {
+        Ok(match self.staged_of(sources, None).await? {
             Ok((tree, counts)) => {
                 Found::Expected(Expected { tree: *tree.as_bytes(), files: counts.files, bytes: counts.bytes })
             }
@@ -170,15 +171,18 @@ impl App {
         })
     }
 
-    /// The tree of exactly what is staged of these inputs, and what it holds.
+    /// The tree of exactly what is staged of these inputs, and what it holds. The walk holds `turn` until it ends, also when nobody waits
+    /// for it any more.
     pub(super) async fn staged_of(
         self: &Arc<Self>,
         sources: Vec<Source>,
+        turn: Option<Arc<OwnedSemaphorePermit>>,
     ) -> Result<Result<(Digest, Counts), Refused>, Error> {
         let handle = Handle::current();
         let opened: Vec<_> = sources.into_iter().map(|source| (source.version.tree_key, source.selection)).collect();
         let app = self.clone();
         let walked = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
             let mut inputs = Vec::with_capacity(opened.len());
             for (key, selection) in opened {
                 let read = || Ok::<_, Error>(TreeReader::open(app.open_document(&handle, &key)?));

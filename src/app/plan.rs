@@ -41,6 +41,13 @@ impl App {
         for (input, kept) in spec.work.iter().chain(&spec.data).zip(jobs::inputs(&mut session, job.id).await?) {
             let live = versions::get(&mut session, kept.version).await?;
             let snapshot: Version = stored(&kept.snapshot)?;
+            if let Some(version) = &live
+                && let [pack, ..] = versions::dead_packs(&mut session, version.layout.id, 1).await?[..]
+            {
+                let detail =
+                    format!("`{}`: the store lacks packs of `{}`, {pack} for one", input.at, snapshot.reference);
+                refusals.push(refusal("packs_missing", detail));
+            }
             inputs.push(PlannedInput {
                 at: input.at.clone(),
                 reference: snapshot.reference,
@@ -51,21 +58,32 @@ impl App {
             sources.push(source(input, live, &kept));
         }
         drop(session);
-        let mut whole = Vec::new();
+        let turn = self.data.walk().await.map_err(|error| Error::internal("no more walks").with_source(error))?;
+        let (mut whole, mut sum) = (Vec::new(), Counts::default());
         for (input, source) in inputs.iter_mut().zip(sources) {
             let counted = match source {
-                Ok(source) => self.staged_of(vec![source.clone()]).await?.map(|(_, counts)| (source, counts)),
+                Ok(source) => {
+                    let staged = self.staged_of(vec![source.clone()], Some(turn.clone())).await?;
+                    staged.map(|(_, counts)| (source, counts))
+                }
                 Err(refused) => Err(refused),
             };
             match counted {
                 Ok((source, counts)) => {
                     input.chosen = Some(chosen(counts));
+                    sum = counts;
                     whole.push(source);
                 }
                 Err(Refused { code, detail }) => refusals.push(refusal(code, format!("`{}`: {detail}", input.at))),
             }
         }
-        let sum = self.staged_of(whole).await?.map_or_else(|_| Counts::default(), |(_, counts)| counts);
+        if whole.len() != 1 {
+            // Together they may be more than the sum: the directories on their ways count too.
+            match self.staged_of(whole, Some(turn)).await? {
+                Ok((_, counts)) => sum = counts,
+                Err(Refused { code, detail }) => refusals.push(refusal(code, detail)),
+            }
+        }
         let needed_bytes = space_needed(&sum);
         if let Some(PlannedNode { name, free_bytes: Some(free), .. }) = &node
             && needed_bytes > *free

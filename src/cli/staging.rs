@@ -18,6 +18,9 @@ use tokio::time::Instant;
 /// Longest single long poll.
 const POLL: Duration = Duration::from_secs(20);
 
+/// How long the service may walk trees for a plan before it is taken for silent.
+const PLAN_WAIT: Duration = Duration::from_secs(60);
+
 /// Bring a job's inputs near, or onto the node it holds
 #[derive(Debug, clap::Args)]
 pub struct StageArgs {
@@ -47,7 +50,7 @@ pub async fn stage(session: &Session, args: StageArgs) -> Result<(), Error> {
 
 async fn plan(session: &Session, job: &str, node: Option<&str>) -> Result<(), Error> {
     let query: Vec<_> = node.map(|node| ("node", node)).into_iter().collect();
-    let plan: StagingPlan = session.api()?.get(&route(&["v1", "jobs", job, "plan"], &query)).await?;
+    let plan: StagingPlan = session.api()?.get_waiting(&route(&["v1", "jobs", job, "plan"], &query), PLAN_WAIT).await?;
     output::show(session.format, &plan, |out| human_plan(out, &plan))?;
     if plan.refusals.is_empty() { Ok(()) } else { Err(Error::Ended(Exit::Failed)) }
 }
