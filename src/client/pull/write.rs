@@ -109,11 +109,10 @@ impl Writer {
     /// Syncs files, proves what the disk holds of them, and gives them their names.
     fn prove(&mut self, unproven: Vec<(&Arc<FileJob>, String)>, ended: &mut Vec<(u64, Ended)>) {
         let (Sink::Write(dest, how), Some(dirs)) = (&self.sink, &mut self.dirs) else { return };
-        let together = unproven.len() >= TOGETHER;
-        let synced = if together { rustix::fs::syncfs(&dest.root) } else { Ok(()) };
+        // A fault that this meets may be another file's, so then each is asked for itself.
+        let together = unproven.len() >= TOGETHER && rustix::fs::syncfs(&dest.root).is_ok();
         for (job, temporary) in unproven {
-            let proven = synced.map_err(Unfinished::Io).and_then(|()| {
-                let dir = dirs.parent(&job.path, Missing::Fail)?;
+            let proven = dirs.parent(&job.path, Missing::Fail).map_err(Unfinished::Io).and_then(|dir| {
                 let file = rustix::fs::openat(dir, &*temporary, REOPEN, Mode::empty())?;
                 if !together {
                     rustix::fs::fsync(&file)?;
