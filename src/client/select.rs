@@ -43,7 +43,7 @@ pub(super) struct Chosen {
     /// None = everything.
     selection: Option<Arc<Selection<Keep>>>,
     /// The root is a single file.
-    is_file: bool,
+    pub is_file: bool,
     /// Name that the single file gets.
     rename: Option<RelPath>,
 }

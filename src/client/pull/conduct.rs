@@ -10,7 +10,7 @@ use super::file::FileFacts;
 use super::finish::{Event, Kept};
 use super::large::{Finish, create};
 use super::reads::is_pack_fault;
-use super::resume::take_over;
+use super::resume::{may_resume, take_over};
 use super::scan::{Decision, Decisions, link_digest};
 use super::settle::Later;
 use super::window::{Ended, FileJob, Job};
@@ -38,8 +38,6 @@ use tokio_util::sync::CancellationToken;
 const MAX_INDEXED: usize = 200_000;
 /// Segments of a file whose packs are looked at before it is planned.
 const LOOK_AHEAD: usize = 64;
-/// Only files of at least this many bytes are looked for among what earlier pulls left.
-const RESUMED: u64 = 1 << 20;
 /// Kept files are told in runs of at most this many.
 const KEPT_RUN: usize = 1_000;
 
@@ -262,9 +260,7 @@ impl State<'_> {
         else {
             return;
         };
-        // What lies where a hole should be would never be looked at again.
-        let has_holes = job.layout.segments.iter().any(|segment| segment.pack.is_none());
-        if job.size < RESUMED || has_holes {
+        if !may_resume(job.size, &job.layout) {
             return;
         }
         let taken = dirs.parent(&job.path, Missing::Make).and_then(|dir| take_over(dest, dir, runs, job));

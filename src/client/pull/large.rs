@@ -5,7 +5,7 @@
 use super::Durability;
 use super::dest::{Dest, Dirs, Missing, mode, timestamps};
 use super::file::{FileFacts, Run};
-use super::resume::part_name;
+use super::resume::{may_resume, part_name};
 use crate::client::walk::{Found, READ, Stamp, errno_reason};
 use crate::content::buffer::AlignedBuf;
 use crate::content::digest::{Digest, Hasher};
@@ -53,8 +53,11 @@ impl LargeFile {
     /// A new temporary file beside where the file will be.
     pub fn create(dest: &Dest, dirs: &mut Dirs, job: &FileFacts) -> Result<Self, Errno> {
         let dir = dirs.parent(&job.path, Missing::Fail)?;
-        let keeps = dest.keeps.load(Ordering::Relaxed);
-        let (file, temporary) = if keeps { create_as(dir, part_name(&dest.run, job))? } else { create(dest, dir)? };
+        let keeps = dest.keeps.load(Ordering::Relaxed) && may_resume(job.size, &job.layout);
+        let (file, temporary) = match keeps {
+            true => create_as(dir, part_name(&dest.run, job.path.name(), &job.digest))?,
+            false => create(dest, dir)?,
+        };
         let dir = rustix::io::fcntl_dupfd_cloexec(dir, 0)?;
         Ok(Self { file, dir, temporary, resumed: false, stays: AtomicBool::new(keeps) })
     }

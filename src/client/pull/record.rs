@@ -12,7 +12,6 @@
 //! that differs is replaced.
 
 use super::dest::Dest;
-use super::resume::is_key;
 use crate::client::stat_cache;
 use crate::client::walk::Stamp;
 use crate::content::digest::digest;
@@ -83,6 +82,13 @@ impl Records {
         Ok(Some(dead).filter(|dead| !dead.is_empty()))
     }
 
+    /// The pull is refused before it wrote anything. Those before it are still to be cleaned up after.
+    pub fn refused(&self) {
+        if let Some(own) = self.running.get().and_then(|running| running.files.first()) {
+            let _ = fs_err::remove_file(own);
+        }
+    }
+
     /// The pull came to its end, and the rests of those before are gone.
     pub fn end(&self) {
         for file in self.running.get().iter().flat_map(|running| &running.files) {
@@ -109,55 +115,66 @@ impl Records {
     }
 }
 
-/// What [`clean`] removes.
+/// Below where [`clean`] looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Rests {
+pub(super) enum Depth {
+    /// In the directory itself only.
+    One,
+    /// In all below it on the same file system.
     All,
-    /// All but parts of large files, which may be taken over.
-    Useless,
 }
 
-/// Removes the temporary files of pulls that did not end, wherever they lie below `dir`. `runs` has their ids, one a line. No link is followed, and
-/// what cannot be read or removed stays: it is in nobody's way. Gives the bytes that the parts left there take.
-pub(super) fn clean(dir: BorrowedFd<'_>, runs: &str, which: Rests) -> u64 {
-    let runs: HashSet<&[u8]> = runs.lines().map(str::as_bytes).collect();
-    clean_below(dir, &runs, which, 0)
+/// Removes the temporary files of pulls that did not end, but for the names to `keep`. `runs` has the pulls' ids, one a line. No link is followed.
+/// Answers whether all are gone; what cannot be read or removed stays, and is in nobody's way.
+pub(super) fn clean(dir: BorrowedFd<'_>, runs: &str, keep: &HashSet<String>, depth: Depth) -> bool {
+    let runs = runs.lines().map(str::as_bytes).collect();
+    let Ok(stat) = rustix::fs::fstat(dir) else { return false };
+    Cleaner { runs, keep, device: stat.st_dev }.below(dir, if depth == Depth::All { MAX_DEPTH } else { 0 })
 }
 
-fn clean_below(dir: BorrowedFd<'_>, runs: &HashSet<&[u8]>, which: Rests, depth: usize) -> u64 {
-    const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-    let Ok(entries) = rustix::fs::openat(dir, ".", DIR, Mode::empty()).and_then(rustix::fs::Dir::new) else { return 0 };
-    let mut left = 0;
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        if matches!(name.to_bytes(), b"." | b"..") {
-            continue;
-        }
-        if let Some((_, end)) = run_of(name.to_bytes()).filter(|(run, _)| runs.contains(run)) {
-            if which == Rests::Useless && is_key(end) {
-                let stat = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW);
-                left += stat.map_or(0, |stat| u64::try_from(stat.st_blocks).unwrap_or(0) * 512);
-            } else {
-                let _ = rustix::fs::unlinkat(dir, name, AtFlags::empty());
+struct Cleaner<'a> {
+    runs: HashSet<&'a [u8]>,
+    keep: &'a HashSet<String>,
+    device: u64,
+}
+
+impl Cleaner<'_> {
+    fn below(&self, dir: BorrowedFd<'_>, depth: usize) -> bool {
+        const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+        let Ok(entries) = rustix::fs::openat(dir, ".", DIR, Mode::empty()).and_then(rustix::fs::Dir::new) else {
+            return false;
+        };
+        let mut all = true;
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
             }
-            continue;
+            if run_of(name.to_bytes()).is_some_and(|run| self.runs.contains(run)) {
+                if name.to_str().is_ok_and(|name| self.keep.contains(name)) {
+                    continue;
+                }
+                all &= rustix::fs::unlinkat(dir, name, AtFlags::empty()).is_ok();
+                continue;
+            }
+            let may_be_dir = matches!(entry.file_type(), FileType::Directory | FileType::Unknown);
+            if may_be_dir
+                && depth > 0
+                && let Ok(child) = rustix::fs::openat(dir, name, DIR, Mode::empty())
+                && rustix::fs::fstat(&child).is_ok_and(|stat| stat.st_dev == self.device)
+            {
+                all &= self.below(child.as_fd(), depth - 1);
+            }
         }
-        let may_be_dir = matches!(entry.file_type(), FileType::Directory | FileType::Unknown);
-        if may_be_dir
-            && depth < MAX_DEPTH
-            && let Ok(child) = rustix::fs::openat(dir, name, DIR, Mode::empty())
-        {
-            left += clean_below(child.as_fd(), runs, which, depth + 1);
-        }
+        all
     }
-    left
 }
 
-/// The id in the name of a temporary file, and what follows it: `.dray-<id>-<number or key>.part`.
-fn run_of(name: &[u8]) -> Option<(&[u8], &[u8])> {
+/// The id in the name of a temporary file: `.dray-<id>-<number or key>.part`.
+fn run_of(name: &[u8]) -> Option<&[u8]> {
     let middle = name.strip_prefix(b".dray-")?.strip_suffix(b".part")?;
     let end = middle.iter().rposition(|byte| *byte == b'-')?;
-    Some((middle.get(..end)?, middle.get(end + 1..)?))
+    middle.get(..end)
 }
 
 #[cfg(test)]
@@ -194,11 +211,13 @@ mod tests {
         let dead = next.begin("dd").unwrap();
         assert_eq!(dead.as_deref(), Some("aa\n"));
         let dead = dead.unwrap();
-        let part = place.join(format!("a/.dray-aa-{}.part", "0f".repeat(16)));
-        fs_err::write(&part, "x").unwrap();
-        assert!(clean(dest.root.as_fd(), &dead, Rests::Useless) > 0 && part.exists(), "it may be taken over");
-        assert_eq!(clean(dest.root.as_fd(), &dead, Rests::All), 0);
-        assert!(!part.exists());
+        let keep = HashSet::from([".dray-aa-17.part".to_owned()]);
+        assert!(clean(dest.root.as_fd(), &dead, &keep, Depth::All));
+        assert!(rests[1].exists() && !rests[0].exists(), "it is to be taken over");
+        fs_err::write(&rests[0], "x").unwrap();
+        assert!(clean(dest.root.as_fd(), &dead, &HashSet::new(), Depth::One));
+        assert!(rests[1].exists() && !rests[0].exists(), "not below");
+        assert!(clean(dest.root.as_fd(), &dead, &HashSet::new(), Depth::All));
         assert!(rests.iter().all(|path| !path.exists()) && kept.iter().all(|path| path.exists()));
         next.end();
         alive.end();

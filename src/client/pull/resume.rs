@@ -8,11 +8,12 @@ use super::dest::Dest;
 use super::file::FileFacts;
 use super::large::LargeFile;
 use super::window::{FileJob, Job};
-use crate::content::digest::digest;
+use crate::content::digest::{Digest, digest};
+use crate::content::layout::FileLayout;
 use crate::content::plan::{Read, Wanted};
 use bytes::Bytes;
 use rustix::fd::BorrowedFd;
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,16 +22,29 @@ const TAKE: OFlags = OFlags::RDWR.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC)
 /// Digits of a key.
 const KEY: usize = 32;
 
+/// Smaller files are fetched anew.
+const LEAST: u64 = 1 << 20;
+
+/// Whether a part of such a file can be taken over. What lies where a hole should be would never be looked at again, so files with holes
+/// are fetched anew.
+pub(super) fn may_resume(size: u64, layout: &FileLayout) -> bool {
+    size >= LEAST && layout.segments.iter().all(|segment| segment.pack.is_some())
+}
+
 /// The name of a file's part under a pull's id.
-pub(super) fn part_name(run: &str, job: &FileFacts) -> String {
-    let identity = [job.path.name(), b"/", job.digest.as_bytes()].concat();
+pub(super) fn part_name(run: &str, name: &[u8], digest_of_file: &Digest) -> String {
+    let identity = [name, b"/", digest_of_file.as_bytes()].concat();
     let key = digest(&identity).to_string();
     format!(".dray-{run}-{}.part", &key[..KEY])
 }
 
-/// Whether the end of a temporary name is a key: such a part may be taken over.
-pub(super) fn is_key(end: &[u8]) -> bool {
-    end.len() == KEY && end.iter().all(u8::is_ascii_hexdigit)
+/// The part that one of the earlier `runs` left of a file: its name, and the bytes of disk that it takes.
+pub(super) fn left_of(dir: BorrowedFd<'_>, runs: &str, name: &[u8], digest: &Digest) -> Option<(String, u64)> {
+    runs.lines().find_map(|run| {
+        let part = part_name(run, name, digest);
+        let stat = rustix::fs::statat(dir, &*part, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        Some((part, u64::try_from(stat.st_blocks).ok()? * 512))
+    })
 }
 
 /// Takes over the part that one of the earlier `runs` left of this file, if there is one.
@@ -41,7 +55,7 @@ pub(super) fn take_over(
     job: &FileFacts,
 ) -> Result<Option<LargeFile>, Errno> {
     for run in runs.lines() {
-        let left = part_name(run, job);
+        let left = part_name(run, job.path.name(), &job.digest);
         let file = match rustix::fs::openat(dir, &*left, TAKE, Mode::empty()) {
             Ok(file) => file,
             Err(Errno::NOENT | Errno::LOOP) => continue,
@@ -54,7 +68,7 @@ pub(super) fn take_over(
         if !is_ours {
             continue;
         }
-        let own = part_name(&dest.run, job);
+        let own = part_name(&dest.run, job.path.name(), &job.digest);
         rustix::fs::renameat(dir, &*left, dir, &*own)?;
         return LargeFile::taken_over(file, dir, own).map(Some);
     }

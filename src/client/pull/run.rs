@@ -9,7 +9,7 @@ use super::dest::{Dest, free_bytes};
 use super::finish::{Account, Finisher, Wrong};
 use super::large::Finish;
 use super::reads;
-use super::record::{self, Records, Rests};
+use super::record::{self, Depth, Records};
 use super::scan::{Decisions, Scan};
 use super::settle::Later;
 use super::window::room;
@@ -27,6 +27,7 @@ use crate::content::buffer::AlignedBuf;
 use crate::content::plan::Limits;
 use futures::future::BoxFuture;
 use rustix::fd::AsFd;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::sync_channel;
@@ -140,9 +141,12 @@ impl Work {
         let begun = records.as_ref().and_then(|records| records.begin(&self.run).ok());
         dest.keeps.store(begun.is_some(), Ordering::Relaxed);
         let earlier = begun.flatten();
-        // What killed pulls left goes first, since it takes the room that this one needs; parts of large files are used.
-        let usable = earlier.as_deref().map_or(0, |runs| record::clean(dest.root.as_fd(), runs, Rests::Useless));
-        let decisions = self.decide(&dest, &chosen, records.as_ref(), usable)?;
+        let rests = Rests { dest: &dest, depth: if chosen.is_file { Depth::One } else { Depth::All } };
+        let decisions = self.decide(&rests, &chosen, records.as_ref(), earlier.as_deref());
+        if let (Err(_), Some(records)) = (&decisions, &records) {
+            records.refused();
+        }
+        let decisions = decisions?;
         self.meter.enter(Phase::Fetch);
         let how = Finish { durability: self.options.durability, mode_mask: self.options.mode_mask };
         let mut later = Later::new(self.options.temp_dir.as_deref())?;
@@ -160,9 +164,12 @@ impl Work {
         let outcome = pipeline.run(runtime, stop, &chosen, decisions, &mut later, record);
         if let Err(TransferError::NoSpace { .. }) = outcome {
             // Half a file would keep the room that is short.
-            record::clean(dest.root.as_fd(), &runs, Rests::All);
+            rests.clean(&runs, &HashSet::new());
         }
         let (sums, account) = outcome?;
+        // Parts that nobody wanted, of files that came out small, and of those that failed; before directories get their times.
+        let has_rests = earlier.is_some() || account.failed_count > 0 || account.wrong_count > 0;
+        let is_clean = !has_rests || rests.clean(&runs, &HashSet::new());
         self.meter.enter(Phase::Settle);
         let (mut failed, failed_links) = later.settle(&dest)?;
         if let Some(record) = account.record
@@ -171,11 +178,7 @@ impl Work {
             tracing::warn!(%error, "the record of this pull cannot be written; the next one reads all files");
         }
         sync(&dest, self.options.durability)?;
-        if let Some(records) = &records {
-            // Parts that nobody wanted, of files that came out small, and of those that failed.
-            if earlier.is_some() || account.failed_count > 0 || account.wrong_count > 0 {
-                record::clean(dest.root.as_fd(), &runs, Rests::All);
-            }
+        if let Some(records) = records.as_ref().filter(|_| is_clean) {
             records.end();
         }
         if let Some(wrong) = account.wrong.into_iter().next() {
@@ -203,17 +206,18 @@ impl Work {
         })
     }
 
-    /// What to keep; refuses before anything is changed.
+    /// What to keep; refuses before anything is changed, but for what earlier pulls left and nobody can use: its room is needed.
     fn decide(
         &self,
-        dest: &Arc<Dest>,
+        rests: &Rests<'_>,
         chosen: &Chosen,
         records: Option<&Records>,
-        usable: u64,
+        earlier: Option<&str>,
     ) -> Result<Decisions, TransferError> {
-        let free = free_bytes(dest).unwrap_or(u64::MAX).saturating_add(usable);
+        let dest = rests.dest;
+        let free = || free_bytes(dest).unwrap_or(u64::MAX);
         let at = TransferError::local(&*dest.path);
-        if dest.is_empty().map_err(at)? && self.version.bytes <= free {
+        if dest.is_empty().map_err(at)? && self.version.bytes <= free() {
             return Ok(Decisions::FetchAll);
         }
         self.meter.enter(Phase::Scan);
@@ -222,12 +226,29 @@ impl Work {
             record: records.map_or_else(stat_cache::Reader::none, Records::reader),
             overwrite: self.options.overwrite,
             temp: self.options.temp_dir.as_deref(),
+            earlier,
         };
         let scanned = scan.run(&self.version.reference, chosen.pairs()?)?;
+        if let Some(runs) = earlier {
+            rests.clean(runs, &scanned.parts);
+        }
+        let free = free();
         if scanned.needed > free {
             return Err(TransferError::NoSpace { path: dest.path.clone(), needed: scanned.needed, free });
         }
         Ok(scanned.decisions)
+    }
+}
+
+/// Where temporary files of pulls may lie.
+struct Rests<'a> {
+    dest: &'a Arc<Dest>,
+    depth: Depth,
+}
+
+impl Rests<'_> {
+    fn clean(&self, runs: &str, keep: &HashSet<String>) -> bool {
+        record::clean(self.dest.root.as_fd(), runs, keep, self.depth)
     }
 }
 

@@ -6,17 +6,19 @@
 
 use super::dest::{Dest, Dirs, Missing, in_the_way, local, look};
 use super::large::read_back;
+use super::resume::{left_of, may_resume};
 use crate::client::context::TransferError;
 use crate::client::download::temporary;
 use crate::client::stat_cache;
 use crate::client::walk::{READ, Stamp};
 use crate::content::digest::digest;
-use crate::content::layout::Line;
+use crate::content::layout::{FileLayout, Line};
 use crate::content::merge::Pair;
 use crate::content::path::RelPath;
 use crate::content::tree::{Entry, Kind};
 use rustix::fs::{FileType, Mode, Stat};
 use rustix::io::Errno;
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Seek, Write};
 use std::path::Path;
@@ -53,8 +55,10 @@ impl Decisions {
 #[derive(Debug)]
 pub(in crate::client) struct Scanned {
     pub decisions: Decisions,
-    /// Bytes that are to be written, holes left out.
+    /// Bytes that are to be written, holes left out, and what earlier pulls left of them.
     pub needed: u64,
+    /// Names of the parts of large files that will be taken over.
+    pub parts: HashSet<String>,
 }
 
 /// How to judge what is there.
@@ -64,6 +68,8 @@ pub(in crate::client) struct Scan<'a> {
     pub record: stat_cache::Reader,
     pub overwrite: bool,
     pub temp: Option<&'a Path>,
+    /// Ids of earlier pulls that did not end, one a line.
+    pub earlier: Option<&'a str>,
 }
 
 impl Scan<'_> {
@@ -76,6 +82,7 @@ impl Scan<'_> {
         let mut out = BufWriter::new(temporary(self.temp)?);
         let mut dirs = Dirs::new(Arc::clone(self.dest));
         let (mut needed, mut count, mut named) = (0_u64, 0_u64, Vec::new());
+        let mut parts = HashSet::new();
         for pair in pairs {
             let (entry, line) = pair.map_err(|error| TransferError::BadVersion {
                 reference: reference.to_owned(),
@@ -92,7 +99,10 @@ impl Scan<'_> {
             let decision = if found == Found::Equal { Decision::Keep } else { Decision::Fetch };
             if let (Decision::Fetch, Some(Line::File(layout))) = (decision, &line) {
                 let data = layout.segments.iter().filter(|segment| segment.pack.is_some());
-                needed += data.map(|segment| segment.raw).sum::<u64>();
+                let size = data.map(|segment| segment.raw).sum::<u64>();
+                let left = self.left_of(&mut dirs, &entry, layout);
+                needed += size.saturating_sub(left.as_ref().map_or(0, |(_, bytes)| *bytes));
+                parts.extend(left.map(|(part, _)| part));
             }
             out.write_all(&[decision as u8]).map_err(TransferError::local(std::env::temp_dir()))?;
         }
@@ -102,7 +112,17 @@ impl Scan<'_> {
         let ended = out.into_inner().map_err(std::io::IntoInnerError::into_error);
         let mut file = ended.map_err(TransferError::local(std::env::temp_dir()))?;
         file.rewind().map_err(TransferError::local(std::env::temp_dir()))?;
-        Ok(Scanned { decisions: Decisions::Spooled(BufReader::new(file)), needed })
+        Ok(Scanned { decisions: Decisions::Spooled(BufReader::new(file)), needed, parts })
+    }
+
+    /// What an earlier pull left of a file.
+    fn left_of(&self, dirs: &mut Dirs, entry: &Entry, layout: &FileLayout) -> Option<(String, u64)> {
+        let (Some(runs), Kind::File { size, digest, .. }) = (self.earlier, &entry.kind) else { return None };
+        if !may_resume(*size, layout) {
+            return None;
+        }
+        let dir = dirs.parent(&entry.path, Missing::Fail).ok()?;
+        left_of(dir, runs, entry.path.name(), digest)
     }
 
     fn entry(&mut self, dirs: &mut Dirs, entry: &Entry) -> Result<Found, TransferError> {
