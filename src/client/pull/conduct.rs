@@ -6,11 +6,11 @@
 
 use super::LocalFiles;
 use super::dest::{Dest, Dirs, Missing, in_the_way, local, look, mode, timestamps};
-use super::file::FileFacts;
+use super::file::{FileFacts, may_resume};
 use super::finish::{Event, Kept};
 use super::large::{Finish, create};
 use super::reads::is_pack_fault;
-use super::resume::{may_resume, take_over};
+use super::resume::take_over;
 use super::scan::{Decision, Decisions, link_digest};
 use super::settle::Later;
 use super::window::{Ended, FileJob, Job};

@@ -1,10 +1,28 @@
-//! What a pull knows about one file, and the runs of bytes it is written in. Plain values.
+//! What a pull knows about one file, how its part is named, and the runs of bytes it is written in. Plain values.
 
-use crate::content::digest::Digest;
+use crate::content::digest::{Digest, digest};
 use crate::content::layout::FileLayout;
 use crate::content::path::RelPath;
 use crate::content::tree::Time;
 use std::sync::Arc;
+
+/// Digits of a key.
+const KEY: usize = 32;
+/// Smaller files are fetched anew.
+const LEAST: u64 = 1 << 20;
+
+/// Whether a part of such a file can be taken over. What lies where a hole should be would never be looked at again, so files with holes
+/// are fetched anew.
+pub(super) fn may_resume(size: u64, layout: &FileLayout) -> bool {
+    size >= LEAST && layout.segments.iter().all(|segment| segment.pack.is_some())
+}
+
+/// The name of a file's part under a pull's id.
+pub(super) fn part_name(run: &str, name: &[u8], digest_of_file: &Digest) -> String {
+    let identity = [name, b"/", digest_of_file.as_bytes()].concat();
+    let key = digest(&identity).to_string();
+    format!(".dray-{run}-{}.part", &key[..KEY])
+}
 
 /// A file to be written, or only proven.
 #[derive(Debug)]

@@ -4,8 +4,7 @@
 
 use super::Durability;
 use super::dest::{Dest, Dirs, Missing, mode, timestamps};
-use super::file::{FileFacts, Run};
-use super::resume::{may_resume, part_name};
+use super::file::{FileFacts, Run, may_resume, part_name};
 use crate::client::walk::{Found, READ, Stamp, errno_reason};
 use crate::content::buffer::AlignedBuf;
 use crate::content::digest::{Digest, Hasher};

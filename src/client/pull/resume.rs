@@ -5,11 +5,10 @@
 //! chunk id, before it counts; the rest (holes that were never written, damage) is fetched as if nothing were there.
 
 use super::dest::Dest;
-use super::file::FileFacts;
+use super::file::{FileFacts, part_name};
 use super::large::LargeFile;
 use super::window::{FileJob, Job};
 use crate::content::digest::{Digest, digest};
-use crate::content::layout::FileLayout;
 use crate::content::plan::{Read, Wanted};
 use bytes::Bytes;
 use rustix::fd::BorrowedFd;
@@ -19,24 +18,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const TAKE: OFlags = OFlags::RDWR.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
-/// Digits of a key.
-const KEY: usize = 32;
-
-/// Smaller files are fetched anew.
-const LEAST: u64 = 1 << 20;
-
-/// Whether a part of such a file can be taken over. What lies where a hole should be would never be looked at again, so files with holes
-/// are fetched anew.
-pub(super) fn may_resume(size: u64, layout: &FileLayout) -> bool {
-    size >= LEAST && layout.segments.iter().all(|segment| segment.pack.is_some())
-}
-
-/// The name of a file's part under a pull's id.
-pub(super) fn part_name(run: &str, name: &[u8], digest_of_file: &Digest) -> String {
-    let identity = [name, b"/", digest_of_file.as_bytes()].concat();
-    let key = digest(&identity).to_string();
-    format!(".dray-{run}-{}.part", &key[..KEY])
-}
 
 /// The part that one of the earlier `runs` left of a file: its name, and the bytes of disk that it takes.
 pub(super) fn left_of(dir: BorrowedFd<'_>, runs: &str, name: &[u8], digest: &Digest) -> Option<(String, u64)> {

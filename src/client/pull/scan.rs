@@ -5,8 +5,9 @@
 //! decisions are one byte an entry, in a temporary file, in the order of the entries.
 
 use super::dest::{Dest, Dirs, Missing, in_the_way, local, look};
+use super::file::may_resume;
 use super::large::read_back;
-use super::resume::{left_of, may_resume};
+use super::resume::left_of;
 use crate::client::context::TransferError;
 use crate::client::download::temporary;
 use crate::client::stat_cache;
