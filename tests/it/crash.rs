@@ -195,10 +195,16 @@ fn a_service_killed_in_push_and_commit_loses_nothing_it_acknowledged() {
             }
         };
         let said = output_of(&mut push);
+        if code == 4 && said.contains("\"unreachable\"") {
+            // On a busy machine it may never meet its service between two kills. It says so, and the same command goes on.
+            continue;
+        }
         assert_eq!(code, 0, "the push did not survive its service: {said}\n{}", site.log());
         site.assert_equal(&tree, "crash/a", round);
         change_tree(&mut dice, &tree);
     }
+    site.json(&["push", tree.to_str().expect("plain"), "--to", "crash/a"]);
+    site.assert_equal(&tree, "crash/a", 0);
     // Everything ever acknowledged is still there, to the byte.
     let versions = site.json(&["log", "crash/a"]);
     assert!(versions.as_array().is_some_and(|list| !list.is_empty()), "{versions}");
