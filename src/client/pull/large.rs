@@ -16,6 +16,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const CREATE: OFlags =
     OFlags::RDWR.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
+/// Bytes written at a time. A file system that keeps what is written at once in one folio takes fresh memory for large calls: on a virtual machine
+/// (ext4 of Linux 6.18) calls of 4 MiB and more cost 2.4 CPU s/GiB, those of 64 KiB to 1 MiB 0.45.
+const PIECE: u64 = 512 << 10;
+
 /// A temporary file. Dropped before it was finished, it stays for the next pull where that will know of it; else it is unlinked.
 #[derive(Debug)]
 pub(super) struct LargeFile {
@@ -159,7 +163,8 @@ pub(super) fn write_runs(file: &OwnedFd, runs: &[Run], slot: &AlignedBuf) -> Res
         let mut bytes = &slot[at..at + usize::try_from(run.length).expect("a run fits its buffer")];
         let mut offset = run.offset;
         while !bytes.is_empty() {
-            match rustix::io::pwrite(file, bytes, offset) {
+            let room = usize::try_from(PIECE - offset % PIECE).expect("at most a piece");
+            match rustix::io::pwrite(file, &bytes[..room.min(bytes.len())], offset) {
                 Ok(0) => return Err(Errno::IO),
                 Ok(written) => {
                     bytes = &bytes[written..];
