@@ -56,6 +56,11 @@
 //! * **An agent's instance** is kept in its cache directory. The directory is locked, so a restarted agent speaks for its node at once instead of waiting a
 //!   minute for the place of its predecessor.
 //! * **Readers of packs that the service has taken** check length and BLAKE3 of a chunk, not its crc32 as well.
+//! * **Packs that the store has lost** become known where they are missed: a reader whose signed URL was answered with 404 says so when it asks for another
+//!   grant (`missing`), the service looks for itself, and an upload's document names what its parent has lost (`lost_packs`), so that a push heals it.
+//! * **`GET /v1/jobs/{id}/plan`** is the route of `dray stage --plan`.
+//! * **Globs and shards** mean the same for pulls and stagings ([`domain::selection::Rule`]); `--include a` takes what lies below `a` too.
+//! * **A large file's part** is named by the file as well as by the pull, so that the next pull proves and uses it.
 //! * **A lost answer of the store** to a PUT is settled by HEAD and checksum; an absent object is sent again under the same key, conditionally.
 
 pub mod agent;
