@@ -22,7 +22,7 @@ fn in_child(test: &str, dir: &Path) {
     let variables = [
         ("AWS_CONFIG_FILE", config.as_str()),
         ("AWS_SHARED_CREDENTIALS_FILE", credentials.as_str()),
-        ("AWS_EC2_METADATA_DISABLED", "true"),
+        ("AWS_EC2_METADATA_DISABLED", if test.contains("instance_role") { "false" } else { "true" }),
         ("DRAY_TEST_DIR", dir.to_str().unwrap()),
     ];
     let mut command = child(test, "child", &variables);
@@ -157,4 +157,81 @@ async fn a_profile_rewritten_on_disk_is_read_again() {
     std::fs::write(scene.dir.join("credentials"), keys("testaccess")).unwrap();
     scene.clock.advance(Duration::from_secs(16 * 60));
     scene.put().await.expect("those without an end are read again after a while");
+}
+
+/// Keys as a metadata service gives them; no server knows them.
+fn lent(id: &str, ends: jiff::Timestamp) -> String {
+    format!(
+        r#"{{"Code":"Success","Type":"AWS-HMAC","LastUpdated":"{ends}","AccessKeyId":"{id}","SecretAccessKey":"secret","Token":"session","Expiration":"{ends}"}}"#
+    )
+}
+
+/// Puts once and says with which key id and session token the request was signed.
+async fn signed_with(scene: &Scene) -> (String, String) {
+    let refused = scene.put().await;
+    assert!(matches!(refused, Err(Error::Denied { .. })), "the server does not know such keys: {refused:?}");
+    let last = scene.proxy.log().pop().unwrap();
+    let id = last.headers["authorization"].split("Credential=").nth(1).unwrap().split('/').next().unwrap();
+    (id.to_owned(), last.headers["x-amz-security-token"].clone())
+}
+
+#[tokio::test]
+async fn an_instance_role_is_asked_over_our_own_http_client() {
+    if role().is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        return in_child("store_credentials::an_instance_role_is_asked_over_our_own_http_client", dir.path());
+    }
+    let Some(scene) = scene().await else { return };
+    let metadata = FaultProxy::start("http://127.0.0.1:1").await;
+    let config = format!("[profile team]\nec2_metadata_service_endpoint = {}\n", metadata.url());
+    std::fs::write(scene.dir.join("config"), config).unwrap();
+    let ends = scene.clock.now().saturating_add(jiff::SignedDuration::from_hours(6)).unwrap();
+    let token = Answer::new(200, "a-token").header("x-aws-ec2-metadata-token-ttl-seconds", "21600");
+    metadata.on(Rule::new("PUT", "/latest/api/token").does(Fault::Answer(token)));
+    for list in ["security-credentials-extended/", "security-credentials/"] {
+        let role = format!("/latest/meta-data/iam/{list}trainer");
+        metadata.on(Rule::new("GET", &role).does(Fault::Answer(Answer::new(200, lent("instance", ends)))));
+        let list = format!("/latest/meta-data/iam/{list}");
+        metadata.on(Rule::new("GET", &list).does(Fault::Answer(Answer::new(200, "trainer"))));
+    }
+    assert_eq!(signed_with(&scene).await, ("instance".to_owned(), "session".to_owned()));
+    let asked = metadata.log();
+    assert!(
+        asked
+            .iter()
+            .filter(|seen| seen.method == "GET")
+            .all(|seen| seen.headers["x-aws-ec2-metadata-token"] == "a-token")
+    );
+    assert!((2..=4).contains(&asked.len()), "{asked:?}");
+    assert_eq!(signed_with(&scene).await.0, "instance");
+    assert_eq!(metadata.log().len(), asked.len(), "kept");
+}
+
+#[tokio::test]
+async fn a_web_identity_is_exchanged_over_our_own_http_client() {
+    if role().is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        return in_child("store_credentials::a_web_identity_is_exchanged_over_our_own_http_client", dir.path());
+    }
+    let Some(scene) = scene().await else { return };
+    let exchange = FaultProxy::start("http://127.0.0.1:1").await;
+    std::fs::write(scene.dir.join("identity"), "signed-by-the-cluster").unwrap();
+    let config = format!(
+        "[profile team]\nregion = us-east-1\nrole_arn = arn:aws:iam::123456789012:role/trainer\n\
+         web_identity_token_file = {}/identity\nendpoint_url = {}\n",
+        scene.dir.display(),
+        exchange.url()
+    );
+    std::fs::write(scene.dir.join("config"), config).unwrap();
+    let ends = scene.clock.now().saturating_add(jiff::SignedDuration::from_hours(1)).unwrap();
+    let document = format!(
+        "<AssumeRoleWithWebIdentityResponse xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\"><AssumeRoleWithWebIdentityResult>\
+         <Credentials><AccessKeyId>exchanged</AccessKeyId><SecretAccessKey>secret</SecretAccessKey><SessionToken>session</SessionToken>\
+         <Expiration>{ends:.0}</Expiration></Credentials></AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>"
+    );
+    let answer = Answer::new(200, document).header("content-type", "text/xml");
+    exchange.on(Rule::new("POST", "/").does(Fault::Answer(answer)));
+    assert_eq!(signed_with(&scene).await, ("exchanged".to_owned(), "session".to_owned()));
+    let asked = exchange.log();
+    assert!(asked.len() == 1 && asked[0].body_bytes > 100, "{asked:?}");
 }

@@ -10,7 +10,8 @@ use object_store::{BackoffConfig, ClientOptions, RetryConfig};
 use tokio_util::task::TaskTracker;
 use url::{Host, Url};
 
-use super::credentials::{self, Credentials};
+use super::chain::chain;
+use super::credentials::Credentials;
 use super::wire::Wire;
 use super::{S3, checksum_mode};
 use crate::clock::Clock;
@@ -35,13 +36,13 @@ impl S3 {
                 url.path().escape_debug()
             ))
         })?;
-        let chain = match settings.access_key_id.is_some() && settings.region.is_some() && settings.endpoint.is_some() {
+        let found = match settings.access_key_id.is_some() && settings.region.is_some() && settings.endpoint.is_some() {
             true => None,
-            false => Some(credentials::chain(settings.profile.as_deref()).await),
+            false => Some(chain(settings.profile.as_deref()).await),
         };
-        let chain_region = chain.as_ref().and_then(|chain| chain.region().map(ToString::to_string));
+        let chain_region = found.as_ref().and_then(|found| found.region().map(ToString::to_string));
         let region = settings.region.clone().or(chain_region).unwrap_or_else(|| "us-east-1".to_owned());
-        let chain_endpoint = chain.as_ref().and_then(|chain| chain.endpoint_url().map(str::to_owned));
+        let chain_endpoint = found.as_ref().and_then(|found| found.endpoint_url().map(str::to_owned));
         let endpoint = settings
             .endpoint
             .clone()

@@ -7,7 +7,6 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use aws_config::{BehaviorVersion, SdkConfig};
 use aws_credential_types::provider::ProvideCredentials;
 use jiff::{SignedDuration, Timestamp};
 use object_store::CredentialProvider;
@@ -15,6 +14,7 @@ use object_store::aws::AwsCredential;
 use secrecy::ExposeSecret;
 use tokio::sync::Mutex;
 
+use super::chain::chain;
 use crate::clock::Clock;
 use crate::config::store::StoreSettings;
 
@@ -51,15 +51,6 @@ enum Missing {
     NoProvider,
     #[error("the AWS chain gave no credentials")]
     Refused(#[source] aws_credential_types::provider::error::CredentialsError),
-}
-
-/// Asks the usual AWS chain: environment, profiles, instance role.
-pub(super) async fn chain(profile: Option<&str>) -> SdkConfig {
-    let mut loader = aws_config::defaults(BehaviorVersion::latest());
-    if let Some(profile) = profile {
-        loader = loader.profile_name(profile);
-    }
-    loader.load().await
 }
 
 impl Credentials {

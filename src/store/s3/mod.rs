@@ -5,6 +5,7 @@
 //! cannot put their framing into an object. An answer that was lost is settled by asking for the object's size and checksum.
 //! Memory: two parts (8 MiB each up to 80 GB objects) a writer; what the network gives at once a reader.
 
+mod chain;
 mod connect;
 mod credentials;
 mod judge;
