@@ -33,6 +33,7 @@ pub struct Event {
 
 /// Query of events.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct AskEvents {
     /// Id of the last event seen; from the oldest on when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -54,6 +55,7 @@ impl AskEvents {
 
 /// Query of deliveries.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct AskDeliveries {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<String>,

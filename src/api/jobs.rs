@@ -334,6 +334,7 @@ pub struct SkippedEntry {
 
 /// Query of a job's leases or stagings.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct OfJob {
     pub job: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -352,6 +353,7 @@ impl OfJob {
 
 /// Query of one staging.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, ToSchema, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct WatchStaging {
     /// Seconds to wait for a change; the service may answer earlier.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -363,6 +365,7 @@ pub struct WatchStaging {
 
 /// Query of a node's work.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct AskWork {
     /// Seconds to wait for a change; the service may answer earlier.
     #[serde(default, skip_serializing_if = "Option::is_none")]

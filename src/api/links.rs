@@ -56,6 +56,7 @@ pub struct Link {
 
 /// What a link's URL is signed with.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct LinkSignature {
     /// End, in seconds since 1970.
     pub exp: i64,

@@ -3,21 +3,20 @@
 use super::progress::LogWriter;
 use super::session::Global;
 use std::io::IsTerminal;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// Sends `tracing` events to stderr. `default` is the filter when the user said none. Call it once.
 pub fn start(global: &Global, default: &str) {
-    let filter = global.log.as_deref().unwrap_or(default);
-    let filter = EnvFilter::try_new(filter).unwrap_or_else(|_| EnvFilter::new(default));
+    let said = global.log.as_deref().and_then(|said| said.parse::<Targets>().ok());
+    let filter = said.unwrap_or_else(|| default.parse().expect("our own filters are right"));
     let terminal = std::io::stderr().is_terminal();
-    let lines = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(|| LogWriter)
-        .with_ansi(terminal)
-        .with_target(false);
+    let lines = tracing_subscriber::fmt::layer().with_writer(|| LogWriter).with_ansi(terminal).with_target(false);
+    let registry = tracing_subscriber::registry().with(filter);
     // A second call finds a subscriber in place: the first one stays.
     let _ = match global.json && !terminal {
-        true => lines.json().flatten_event(true).try_init(),
-        false => lines.compact().try_init(),
+        true => registry.with(lines.json().flatten_event(true)).try_init(),
+        false => registry.with(lines.compact()).try_init(),
     };
 }

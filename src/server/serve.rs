@@ -7,7 +7,9 @@ use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use super::service::{Error, Service};
 use crate::clock::{RandomIds, SystemClock};
@@ -71,15 +73,16 @@ impl Signals {
 
 /// Logs to stderr. A filter that makes no sense falls back to `info` and says so; a second call changes nothing.
 fn start_log(log: &Log) {
-    let filter = EnvFilter::try_new(&log.level);
+    let filter = log.level.parse::<Targets>();
     let wrong = filter.as_ref().err().map(ToString::to_string);
-    let filter = filter.unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = filter.unwrap_or_else(|_| Targets::new().with_default(LevelFilter::INFO));
     // escape sequences belong on a terminal, never in a log
     let terminal = std::io::stderr().is_terminal();
-    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(terminal);
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(terminal);
+    let registry = tracing_subscriber::registry().with(filter);
     let _ = match log.format {
-        LogFormat::Text => subscriber.try_init(),
-        LogFormat::Json => subscriber.json().try_init(),
+        LogFormat::Text => registry.with(lines).try_init(),
+        LogFormat::Json => registry.with(lines.json()).try_init(),
     };
     if let Some(wrong) = wrong {
         tracing::error!("log.level `{}` is no filter ({wrong}); logging at `info`", log.level);
