@@ -5,12 +5,15 @@
 
 use std::time::Duration;
 
-/// Waits before the second, third, ... attempt.
+/// Seconds before the second, third, ... attempt: ten attempts over about three days, so that a receiver may be down for a
+/// weekend.
 const WAITS: [u64; 9] = [5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400];
 /// Longest wait a receiver may ask for.
 const MOST: u64 = 86_400;
 
-/// How long to wait after `attempts` failed ones; `None` when that was the last. `jitter` 0 to 255 adds up to a tenth.
+/// How long to wait after `attempts` failed ones; `None` when that was the last, and for 0, which is no failure. The wait is
+/// the schedule's or `retry_after`, whichever is longer, the latter cut to a day. `jitter` 0 to 255 adds up to a tenth; it
+/// is the caller's random byte, so that this stays a function of its arguments.
 pub fn wait_after(attempts: u32, retry_after: Option<Duration>, jitter: u8) -> Option<Duration> {
     let wait = WAITS.get(usize::try_from(attempts.checked_sub(1)?).ok()?)?;
     let asked = retry_after.map_or(0, |asked| asked.as_secs().min(MOST));

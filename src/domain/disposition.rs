@@ -7,6 +7,8 @@
 const MOST: usize = 240;
 
 /// `attachment; filename="..."; filename*=UTF-8''...`. Nothing of a path survives: only what follows the last `/` counts.
+/// Any name gives one valid header value of less than 1,200 bytes: quotes, backslashes, line ends and `;` appear in it only
+/// where the grammar has them.
 pub fn content_disposition(name: &str) -> String {
     let name = shortened(name.rsplit('/').next().unwrap_or_default());
     let safe =
@@ -24,7 +26,8 @@ pub fn content_disposition(name: &str) -> String {
     format!("attachment; filename=\"{fallback}\"; filename*=UTF-8''{encoded}")
 }
 
-/// The name as one segment of a URL's path.
+/// The name as one segment of a URL's path: never empty, no `/`, unreserved characters of RFC 3986 and percent-encoding
+/// only. For looks; what a link opens is told by its id and signature.
 pub fn url_segment(name: &str) -> String {
     let name = shortened(name.rsplit('/').next().unwrap_or_default());
     let mut encoded = String::new();
@@ -38,7 +41,8 @@ pub fn url_segment(name: &str) -> String {
     encoded
 }
 
-/// A name that can be a file's: not empty, no dots alone, within [`MOST`] bytes.
+/// A name that can be a file's: not empty, not `.` or `..`, no control characters, within [`MOST`] bytes. Cut at its front,
+/// on a character's boundary.
 fn shortened(name: &str) -> String {
     let name: String = name.chars().map(|c| if c.is_control() { '_' } else { c }).collect();
     if name.is_empty() || name == "." || name == ".." {

@@ -11,10 +11,12 @@ use crate::content::path::{PathError, RelPath};
 
 /// Longest dataset name: four parts of 64 and three slashes.
 pub const MAX_DATASET_NAME: usize = 4 * 64 + 3;
-/// Fewest hex digits by which a version may be named.
+/// Fewest hex digits by which a version may be named. 32 bits: within one dataset two digests hardly ever share them, and
+/// where they do, it is told ([`super::version::Unresolved::Ambiguous`]).
 pub const MIN_DIGEST_PREFIX: usize = 8;
 
 /// What is wrong with a name or reference.
+/// Each text says how a good one looks; what was typed is quoted escaped and cut, so that it may go to a terminal or a log.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error(
@@ -32,6 +34,8 @@ pub enum Error {
 }
 
 /// A dataset's name: 1 to 4 parts of `[a-z0-9][a-z0-9._-]{0,63}`, joined by `/`.
+/// Lower case only: two names that some file system or person would take for one cannot both exist. No part begins with `.`,
+/// so `..` is no name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DatasetName(String);
 
@@ -114,6 +118,7 @@ impl DigestPrefix {
     }
 
     /// The lowest and the highest digest that begin so, both included.
+    /// In the order of bytes, so that a database finds them by an index over the digest instead of a search in text.
     pub fn range(&self) -> ([u8; 32], [u8; 32]) {
         (self.filled(b'0'), self.filled(b'f'))
     }

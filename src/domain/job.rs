@@ -3,6 +3,14 @@
 //! Pure: a spec is judged as plain strings, so that the service, the agent and the command line say the same about it. References
 //! (`D@V:PATH`) and dataset names are parsed elsewhere; here stand the rules about where inputs may lie in the job's directory,
 //! what globs and shards mean, and which step may follow which. Invariant: a terminal state is never left.
+//!
+//! ```text
+//! submitted -granted-> leased -released-> returning -settled-> finished | failed
+//!     ^                  ^                  |   |
+//!     |                  +-----granted------+   |               only after `preempted` or `expired`
+//!     +------------------------settled----------+               after `preempted` or `expired`: it may run again
+//! submitted, leased, returning -cancelled-> cancelled
+//! ```
 
 use super::lease::Reason;
 use super::output::Outcome;
@@ -22,9 +30,11 @@ pub const OUT: &str = "out";
 /// One declared input, as written.
 #[derive(Debug, Clone, Copy)]
 pub struct Input<'a> {
+    /// Where it comes to lie, relative to the job's directory.
     pub at: &'a str,
     pub include: &'a [String],
     pub exclude: &'a [String],
+    /// `i/n`, see [`Shard`].
     pub shard: Option<&'a str>,
 }
 
@@ -32,6 +42,7 @@ pub struct Input<'a> {
 #[derive(Debug, Clone, Copy)]
 pub struct Output<'a> {
     pub name: &'a str,
+    /// Globs below [`OUT`]; an empty list is a fault, since it would bring nothing back.
     pub path: &'a [String],
 }
 
@@ -39,14 +50,18 @@ pub struct Output<'a> {
 #[derive(Debug, Clone, Default)]
 pub struct Spec<'a> {
     pub name: &'a str,
+    /// Only for the names in faults: `work` instead of `data[0]`, and `data` counted from what follows.
     pub has_work: bool,
     pub inputs: Vec<Input<'a>>,
     pub outputs: Vec<Output<'a>>,
+    /// A directory of the job's own, judged like an input's `at`, since both lie in the same directory.
     pub checkpoint: Option<&'a str>,
+    /// How long the job expects to run. These rules only ask that it be a positive number.
     pub hours: Option<f64>,
 }
 
 /// One thing wrong with a spec; `field` is where, as in the file (`data[1].at`).
+/// Every text names its field and how to mend it; `app` hands the whole list to whoever submitted the job.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     #[error("`{field}` is empty, longer than {MAX_TEXT} bytes or holds control characters")]
@@ -77,7 +92,9 @@ pub enum Fault {
     BadHours,
 }
 
-/// Judges a spec; every fault is listed, so that one round of corrections is enough.
+/// Judges a spec; every fault is listed, so that one round of corrections is enough. Only a list of inputs or outputs that
+/// is too long ends the judging at once, since what follows compares their items with each other. An empty answer says that
+/// places, globs, shards and names are sound, not that what they refer to exists.
 pub fn check(spec: &Spec<'_>) -> Vec<Fault> {
     let mut faults = Vec::new();
     text(spec.name, "name", &mut faults);
@@ -122,6 +139,8 @@ fn check_outputs(outputs: &[Output<'_>], faults: &mut Vec<Fault>) {
     }
 }
 
+/// Places must neither be equal nor lie in each other, or two inputs would write the same files and a receipt's tree could
+/// not be computed input by input. `out` is the job's own. What is no place at all is not held against later ones.
 fn check_places(spec: &Spec<'_>, faults: &mut Vec<Fault>) {
     let mut places: Vec<(String, RelPath)> = Vec::new();
     let ats =
@@ -166,12 +185,14 @@ fn text(value: &str, field: &str, faults: &mut Vec<Fault>) {
     }
 }
 
+/// An alphabet small enough that no name needs quoting in a message, a URL or a path.
 fn is_name(name: &str) -> bool {
     name.len() <= 64
         && name.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-'))
 }
 
+/// One by one, so that the fault names the pattern.
 fn globs(patterns: &[String], field: &str, faults: &mut Vec<Fault>) {
     if patterns.len() > MAX_GLOBS {
         faults.push(Fault::TooMany { field: field.to_owned(), count: patterns.len(), most: MAX_GLOBS });
@@ -190,6 +211,9 @@ fn globs(patterns: &[String], field: &str, faults: &mut Vec<Fault>) {
 pub struct BadGlob(pub String);
 
 /// Compiles globs the way all of Dray reads them: `*` and `?` stay within one path component, `**` crosses them.
+/// A backslash takes the next character literally, on every platform. Patterns are compared with paths as bytes; whether one
+/// matches a directory above a file is asked by [`super::selection::Rule`], not here. [`BadGlob`] names the pattern that is
+/// empty, longer than [`MAX_TEXT`] or malformed.
 pub fn glob_set(patterns: &[String]) -> Result<GlobSet, BadGlob> {
     let mut set = GlobSetBuilder::new();
     for pattern in patterns {
@@ -206,11 +230,14 @@ pub fn glob_set(patterns: &[String]) -> Result<GlobSet, BadGlob> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum State {
     /// Declared; no live lease.
+    /// Also where a job returns to whose lease was preempted or expired, once its outputs have settled.
     Submitted,
     Leased,
     /// Lease released; outputs on their way.
     Returning,
+    /// The last lease was released as finished and every required output is stored.
     Finished,
+    /// The work failed, or a required output did not come back.
     Failed,
     Cancelled,
 }
@@ -252,10 +279,11 @@ impl State {
         matches!(self, Self::Finished | Self::Failed | Self::Cancelled)
     }
 
-    /// The state after `step`; `None` where the step cannot be taken from here.
+    /// The state after `step`; `None` where the step cannot be taken from here, and then nothing is to be written.
     ///
-    /// `last` is why the newest lease ended, when it has: a job that returns from a preempted or expired lease may be leased anew,
-    /// one that returns finished or failed work may not.
+    /// `last` is why the newest lease ended, when it has: a job that returns from a preempted or expired lease may be leased
+    /// anew, one that returns finished or failed work may not. It may be leased before what the earlier lease left has come
+    /// back: that is settled by its own rows, and what arrives is late, never lost.
     pub fn after(self, step: Step, last: Option<Reason>) -> Option<Self> {
         match (self, step) {
             (Self::Submitted, Step::Granted) => Some(Self::Leased),

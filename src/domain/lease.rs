@@ -6,10 +6,13 @@
 
 use jiff::Timestamp;
 
-/// Longest tenure that may be granted at once.
+/// Longest tenure that may be granted at once, in hours from now. A bound on typing errors, not on work: a lease can be
+/// renewed any number of times.
 pub const MAX_HOURS: i64 = 24 * 366;
 
 /// Why a lease ended.
+/// Chosen by whoever releases; `Expired` also by the service, when nobody did in time. It decides which outputs are due
+/// ([`super::output::When::is_due`]) and what becomes of the job ([`super::job::State::after`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reason {
     Finished,
@@ -56,7 +59,8 @@ pub enum Error {
     Over { reason: Reason },
 }
 
-/// Reads the end of a lease: an RFC 3339 instant **with** an offset, in the future.
+/// Reads the end of a lease: an RFC 3339 instant **with** an offset, in the future, at most [`MAX_HOURS`] whole hours away.
+/// A local time without an offset is refused, since the scheduler's clock and ours may stand in different zones.
 pub fn parse_until(text: &str, now: Timestamp) -> Result<Timestamp, Error> {
     let until: Timestamp = text.parse().map_err(|_| Error::NotAnInstant { text: text.to_owned() })?;
     if until <= now {
@@ -71,8 +75,11 @@ pub fn parse_until(text: &str, now: Timestamp) -> Result<Timestamp, Error> {
 /// A lease's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease {
+    /// 1 for a job's first lease, one more for each further one; never used again.
     pub epoch: u64,
+    /// Moved by [`Lease::renew`] only.
     pub until: Timestamp,
+    /// Set once, never changed.
     pub released: Option<Reason>,
 }
 
@@ -87,7 +94,8 @@ impl Lease {
         self.released.is_none() && self.until <= now
     }
 
-    /// Moves the end; only while live. The end may also come nearer.
+    /// Moves the end; only while live, so that time that ran out cannot come back to life before the reconciler sees it. The
+    /// end may also come nearer.
     pub fn renew(&mut self, until: Timestamp, now: Timestamp) -> Result<(), Error> {
         if !self.is_live(now) {
             return Err(Error::Over { reason: self.released.unwrap_or(Reason::Expired) });
@@ -96,7 +104,8 @@ impl Lease {
         Ok(())
     }
 
-    /// Ends it. `Ok(false)` when it had ended for the same reason before: said twice, done once.
+    /// Ends it, whether or not its time has run out. `Ok(false)` when it had ended for the same reason before: said twice,
+    /// done once. Another reason than the first is [`Error::Over`], and the first stays.
     pub fn release(&mut self, reason: Reason) -> Result<bool, Error> {
         match self.released {
             None => {
@@ -109,7 +118,8 @@ impl Lease {
     }
 }
 
-/// The next lease of a job whose newest one is `newest`.
+/// The next lease of a job whose newest one is `newest`. [`Error::Held`] also while that one is merely due: what it leaves
+/// to bring back has to be decided first.
 pub fn grant(newest: Option<&Lease>, until: Timestamp) -> Result<Lease, Error> {
     match newest {
         Some(held) if held.released.is_none() => Err(Error::Held { epoch: held.epoch }),

@@ -1,11 +1,13 @@
 //! What was probably meant: the names nearest to one that does not exist.
 //!
-//! Pure, bounded: names longer than [`MAX_NAME`] are compared by their beginning.
+//! Pure, bounded: of names longer than [`MAX_NAME`] only the beginning is compared, so one candidate costs at most
+//! `MAX_NAME` squared steps. For hints only; nothing is ever done because of a name that was merely near.
 
 /// Bytes of a name that are looked at.
 pub const MAX_NAME: usize = 256;
 
-/// Up to `most` of the candidates, nearest first; none that is further away than a third of the longer name plus one.
+/// Up to `most` of the candidates, nearest first, equal distances by name; none that is further away than a third of the
+/// longer name plus one, unless one of the two contains the other.
 pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>, most: usize) -> Vec<&'a str> {
     let mut found: Vec<(usize, &str)> = candidates
         .into_iter()
@@ -21,7 +23,7 @@ pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>, mo
     found.into_iter().map(|(_, candidate)| candidate).collect()
 }
 
-/// Insertions, deletions and substitutions of bytes between two names.
+/// Insertions, deletions and substitutions of bytes between two names (Levenshtein), one row of the table at a time.
 fn distance(left: &[u8], right: &[u8]) -> usize {
     let (left, right) = (left.get(..MAX_NAME).unwrap_or(left), right.get(..MAX_NAME).unwrap_or(right));
     let mut row: Vec<usize> = (0..=right.len()).collect();

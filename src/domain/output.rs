@@ -2,10 +2,19 @@
 //!
 //! Pure. One row per (job, lease epoch, output) is fenced by itself, so the lease may end while its outputs are still on their way. Invariant: an
 //! output only moves forward, so a report said twice or out of order changes nothing, and a stored output never becomes anything else.
+//!
+//! ```text
+//! declared -> sealing -> sealed -> storing -> stored
+//!                  any of the first four -> missing | failed
+//! ```
+//!
+//! States may be skipped, since an agent may report once where it could report four times.
 
 use super::lease::Reason;
 
 /// When an output is collected.
+/// `Success`: from a finished lease. `Always`: from any. `Evicted`: from a preempted or expired one, for what lets the next
+/// run go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum When {
     Success,
@@ -27,15 +36,19 @@ impl When {
 /// Where one output stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum State {
+    /// Nothing was heard of it yet.
     Declared,
+    /// The node gathers it.
     Sealing,
     /// Safe on the node's disk: the GPU may go.
     Sealed,
+    /// Its bytes are on their way.
     Storing,
     /// Durable in the store.
     Stored,
     /// Nothing matched its globs, or the node never had the job.
     Missing,
+    /// The node tried and gave it up.
     Failed,
 }
 
@@ -60,6 +73,7 @@ impl State {
         Self::ALL.into_iter().find(|state| state.word() == word)
     }
 
+    /// The job waits for it no longer, and no report changes it.
     pub fn is_final(self) -> bool {
         matches!(self, Self::Stored | Self::Missing | Self::Failed)
     }
@@ -69,6 +83,7 @@ impl State {
         matches!(self, Self::Sealed | Self::Storing) || self.is_final()
     }
 
+    /// Order of the road; the three ends share one rank, so that none of them follows another.
     fn rank(self) -> u8 {
         match self {
             Self::Declared => 0,
@@ -79,7 +94,8 @@ impl State {
         }
     }
 
-    /// What a report makes of this state.
+    /// What a report makes of this state. Never a step back: a report that comes late or twice is [`Move::Same`] or
+    /// [`Move::Over`], not an error, so that an agent need not know which of its reports arrived.
     pub fn report(self, said: Self) -> Move {
         if self == said {
             Move::Same
@@ -105,12 +121,14 @@ pub enum Move {
 }
 
 /// One declared output at the end of a lease.
+/// Only outputs that the lease's end asks for are given; the others do not hold a job up.
 #[derive(Debug, Clone, Copy)]
 pub struct Due {
     pub state: State,
     pub required: Need,
 }
 
+/// Whether a job counts as failed without it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
     Required,
@@ -125,7 +143,9 @@ pub enum Outcome {
     Lacking,
 }
 
-/// Whether a lease's due outputs have all reached their end, and if so, whether all that was required came back.
+/// Whether a lease's due outputs have all reached their end, and if so, whether all that was required came back. `None`
+/// while any is on its way, also an optional one: a job is not over while something of it still moves. Nothing due is
+/// [`Outcome::Complete`].
 pub fn settle(due: &[Due]) -> Option<Outcome> {
     if !due.iter().all(|output| output.state.is_final()) {
         return None;

@@ -17,23 +17,26 @@ pub const MAX_ENVELOPE_BYTES: usize = 64 * 1024;
 /// Most signatures of one envelope.
 pub const MAX_SIGNATURES: usize = 8;
 /// How far a node's clock may be ahead of its key's enrolment.
+/// A key is enrolled by the service's clock and used by the node's, perhaps at once.
 const SKEW: SignedDuration = SignedDuration::from_mins(10);
 
 /// The statement: every staged byte was verified on this node's disk after it was written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Readiness {
-    /// Team id.
+    /// The team's name, as the agent was told it.
     pub team: String,
     pub job: String,
     pub staging: String,
     /// 1 for the first `ready` of the staging, 2 after it was unready and ready again.
     pub ready_seq: u64,
+    /// Of the lease under which it was staged; a receipt of an earlier lease says nothing about this one.
     pub lease_epoch: u64,
     pub node: String,
     /// Digest of the tree of the job's directory without `out`: exactly what was staged (see [`super::selection::staged_tree`]).
     pub tree: Digest,
     pub files: u64,
+    /// Raw bytes of the regular files; hard links count once.
     pub bytes: u64,
     /// RFC 3339, the node's clock.
     pub verified_at: String,
@@ -41,6 +44,8 @@ pub struct Readiness {
 }
 
 /// How the files were proven.
+/// The two counts add up to the statement's `files`; anything else is refused ([`Error::Count`]), so that no file is ready
+/// without having been proven one way or the other.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Method {
@@ -54,6 +59,7 @@ pub struct Method {
 }
 
 /// A DSSE envelope.
+/// Fields that are not known are passed over, as DSSE asks; what is signed is payload type and payload.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Envelope {
     #[serde(rename = "payloadType")]
@@ -63,6 +69,7 @@ pub struct Envelope {
     pub signatures: Vec<Signature>,
 }
 
+/// `keyid` only says which key to try: it is not signed and proves nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Signature {
     pub keyid: String,
@@ -84,10 +91,13 @@ pub struct Key {
     pub owner: Owner,
     pub public: [u8; 32],
     pub valid_from: Timestamp,
+    /// `None` while it is in use. A retired key still proves what was signed before this.
     pub valid_until: Option<Timestamp>,
 }
 
 /// Why an envelope is no receipt.
+/// None of these is passing: the same file with the same keys is refused again. [`Error::Unsigned`] alone may be mended by
+/// fetching newer keys.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error("the receipt is longer than {MAX_ENVELOPE_BYTES} bytes or has more than {MAX_SIGNATURES} signatures")]
@@ -108,7 +118,8 @@ pub enum Error {
     Count { files: u64, proven: u64 },
 }
 
-/// The bytes that are signed: DSSE v1 pre-authentication encoding.
+/// The bytes that are signed: DSSE v1 pre-authentication encoding, `DSSEv1 SP length SP type SP length SP payload`. With
+/// both lengths in it, no other (type, payload) gives the same bytes.
 pub fn pre_authentication_encoding(payload_type: &str, payload: &[u8]) -> Vec<u8> {
     let mut out = format!("DSSEv1 {} {payload_type} {} ", payload_type.len(), payload.len()).into_bytes();
     out.extend_from_slice(payload);
@@ -122,13 +133,14 @@ pub fn key_id(public: &[u8; 32]) -> String {
 }
 
 impl Envelope {
-    /// An envelope with no signature yet.
+    /// An envelope with no signature yet. The payload's bytes are fixed here and never written anew: whoever adds a
+    /// signature signs these.
     pub fn new(statement: &Readiness) -> Self {
         let payload = serde_json::to_vec(statement).expect("strings, numbers and a digest serialise");
         Self { payload_type: PAYLOAD_TYPE.to_owned(), payload: BASE64.encode(&payload), signatures: Vec::new() }
     }
 
-    /// Reads an envelope from JSON text.
+    /// Reads an envelope from JSON text; what is longer than [`MAX_ENVELOPE_BYTES`] is not looked at. Nothing is proven yet.
     pub fn from_json(text: &[u8]) -> Result<Self, Error> {
         if text.len() > MAX_ENVELOPE_BYTES {
             return Err(Error::TooLarge);
@@ -169,7 +181,9 @@ impl Envelope {
         Ok(statement)
     }
 
-    /// Checks the signature of one key. `Ok(false)` when that key did not sign; an error when it did, wrongly.
+    /// Checks the signatures that name this key. `Ok(false)` when there is none; an error when any of them is wrong, even
+    /// beside a right one: an envelope with a false signature in it was tampered with. Says nothing about the key's
+    /// validity.
     pub fn is_signed_by(&self, key: &Key) -> Result<bool, Error> {
         let mut found = false;
         for signature in self.signatures.iter().filter(|signature| signature.keyid == key.id) {
@@ -182,7 +196,9 @@ impl Envelope {
     }
 }
 
-/// Checks a complete receipt: signed by the node it names and by the service, each with a key valid when it says it was verified.
+/// Checks a complete receipt: signed by the node it names and by the service, each with a key valid when it says it was
+/// verified. `keys` may hold any number of others, of other nodes and retired ones. That the statement is about the job and
+/// tree that were meant is the caller's to compare.
 pub fn verify(envelope: &Envelope, keys: &[Key]) -> Result<Readiness, Error> {
     let statement = envelope.statement()?;
     signed_by_node(envelope, &statement, keys)?;
@@ -190,7 +206,7 @@ pub fn verify(envelope: &Envelope, keys: &[Key]) -> Result<Readiness, Error> {
     Ok(statement)
 }
 
-/// Checks the node's half, which is all there is before the service signs.
+/// Checks the node's half, which is all there is before the service signs. `statement` is the envelope's own.
 pub fn signed_by_node(envelope: &Envelope, statement: &Readiness, keys: &[Key]) -> Result<(), Error> {
     signed_by(
         envelope,
@@ -201,6 +217,8 @@ pub fn signed_by_node(envelope: &Envelope, statement: &Readiness, keys: &[Key]) 
     )
 }
 
+/// The first of the owner's keys that signed decides: a right signature by a key outside its validity is refused, not passed
+/// over in favour of another.
 fn signed_by(
     envelope: &Envelope,
     keys: &[Key],

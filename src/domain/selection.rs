@@ -1,7 +1,8 @@
 //! Which entries of a version a job stages, and where in its directory they come to lie.
 //!
 //! Pure, streaming, shared by the service and the agent: both compute the same tree from the same inputs, so that a receipt's tree digest can be
-//! checked. Memory is bounded by path depth. Rules:
+//! checked. Memory: the directories on the way to the next entry, and a path for each group of
+//! hard links (`MAX_GROUPS`) whose first name is not staged. Rules:
 //!
 //! * what is chosen is said by a [`Rule`], the same for pulls;
 //! * with `include` or `shard` a directory is staged only for the sake of something in it, else every directory is;
@@ -26,8 +27,13 @@ use std::io::BufRead;
 pub const DIR_MODE: u32 = 0o755;
 
 /// One input's choice, compiled.
+///
+/// ```text
+/// new -> [needs_weighing? weigh: a first walk] -> Picker: a second walk over the same tree
+/// ```
 #[derive(Debug, Clone)]
 pub struct Selection {
+    /// Where the subtree (or file) comes to lie in the job's directory.
     pub at: RelPath,
     /// File or directory of the version; all of it when `None`.
     pub subtree: Option<RelPath>,
@@ -40,7 +46,9 @@ pub struct Selection {
 /// Whether symlinks that point out of what is staged are staged as text or refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutsideLinks {
+    /// [`Error::OutsideLink`] names the first one met.
     Refuse,
+    /// Staged with their target as it is; nothing here or in the pull follows it.
     Keep,
 }
 
@@ -57,6 +65,8 @@ pub struct Input<'a> {
 }
 
 /// Why an input cannot be staged.
+/// All but [`Error::Tree`] and [`Error::NotWeighed`] are the job's fault and name what to change in it; the former is the
+/// store's, the latter ours.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
@@ -107,7 +117,8 @@ impl Selection {
         self.shard.is_some()
     }
 
-    /// Goes over the version once to deal its files to shards.
+    /// Goes over the version once to deal its files to shards; `tree` is the same version that will be picked from, from its
+    /// start. Without a shard it is not read. Costs 512 KiB while it runs.
     pub fn weigh<R: BufRead>(self, tree: TreeReader<R>) -> Result<Self, Error> {
         let Some(shard) = self.shard else { return Ok(self) };
         let files = tree.filter_map(|entry| match entry {
@@ -166,7 +177,9 @@ impl<'a> Picker<'a> {
         Self { selection, pending: Vec::new(), promoted: HashMap::new(), root: Root::Unseen }
     }
 
-    /// Takes the next entry of the version and appends what it adds to the job's directory.
+    /// Takes the next entry of the version and appends what it adds to the job's directory, in the order of its paths: a
+    /// parent comes out before what lies in it. Entries must come in the tree's order, all of them. After an error the
+    /// picker is of no further use.
     pub fn push(&mut self, entry: &Entry, out: &mut Vec<Placed>) -> Result<(), Error> {
         if self.selection.shard.is_some() {
             return Err(Error::NotWeighed);
@@ -202,7 +215,8 @@ impl<'a> Picker<'a> {
         Ok(())
     }
 
-    /// After the last entry. Fails when the subtree was not there.
+    /// After the last entry; to be called also for an empty version, which still places `at`. Fails when the subtree was not
+    /// there.
     pub fn finish(&mut self, out: &mut Vec<Placed>) -> Result<(), Error> {
         match (&self.selection.subtree, self.root) {
             (Some(root), Root::Unseen) => Err(Error::NoSuchPath(root.clone())),
@@ -235,6 +249,8 @@ impl<'a> Picker<'a> {
         }
     }
 
+    /// A link whose first name is staged stays a link to it. Else the first of its group becomes the file (`data_of` says
+    /// whose bytes) and is remembered for those that follow.
     fn placed(&mut self, entry: &Entry, relative: &[u8]) -> Result<Placed, Error> {
         let path = self.selection.place(relative)?;
         let (mut kind, mut data_of) = (entry.kind.clone(), None);
@@ -257,8 +273,11 @@ impl<'a> Picker<'a> {
 }
 
 /// The tree of a job's directory without `out`: every input's entries under its `at`, the parents of each `at` before them.
+/// The digest is the one that a readiness receipt must name; it depends on the inputs' trees and rules alone, not on the
+/// order they are given in.
 ///
-/// `inputs` in any order, weighed where they need it; their places must not clash (see [`super::job::check`]). Reads each tree once.
+/// `inputs` weighed where they need it; their places must not clash (see [`super::job::check`]). Reads each tree once, one
+/// after the other; nothing is kept of what was written.
 pub fn staged_tree<R: BufRead>(mut inputs: Vec<(Selection, TreeReader<R>)>) -> Result<(Digest, Counts), Error> {
     inputs.sort_by(|left, right| left.0.at.cmp(&right.0.at));
     let mut writer = TreeWriter::new(std::io::sink(), Profile::Posix).map_err(Error::Tree)?;
@@ -288,7 +307,8 @@ fn write_all(writer: &mut TreeWriter<std::io::Sink>, out: &mut Vec<Placed>) -> R
     out.drain(..).try_for_each(|placed| writer.write(&placed.entry).map_err(Error::Tree))
 }
 
-/// Room that a disk must have for this much to be staged: a file takes at least a block more than its bytes, a directory one.
+/// Room that a disk must have for this much to be staged: a file takes at least a block more than its bytes, a directory
+/// one. An estimate, on the high side for most file systems; the plan and the agent reckon by the same one.
 pub fn space_needed(counts: &Counts) -> u64 {
     const BLOCK: u64 = 4096;
     counts.bytes.saturating_add(counts.files.saturating_add(counts.dirs).saturating_mul(BLOCK))

@@ -12,11 +12,11 @@
 
 use crate::content::digest::digest;
 
-/// Places on the line.
+/// Places on the line: the first 16 bits of the BLAKE3 of a path, so shards finer than this cannot be cut.
 const BUCKETS: usize = 1 << 16;
-/// What a file weighs beside its bytes, so that empty ones are dealt too.
+/// What a file weighs beside its bytes, so that empty ones are dealt too: the block that a file system gives it.
 const BLOCK: u64 = 4096;
-/// Most shards of one input.
+/// Most shards of one input: one for each place on the line.
 pub const MAX_SHARDS: u32 = 65_536;
 
 /// The `i`-th of `n` parts of an input's files.
@@ -41,6 +41,7 @@ impl Shard {
 }
 
 /// The weights of an input's files, gathered in a first walk.
+/// By bucket; 512 KiB, however many files there are.
 #[derive(Debug, Clone)]
 pub struct Weights(Vec<u64>);
 
@@ -52,13 +53,15 @@ impl Default for Weights {
 
 impl Weights {
     /// A file or symlink by its path below the input's root. A hard link weighs like a file: it is one where its first name is dealt elsewhere.
+    /// Order does not matter; a path added twice weighs twice.
     pub fn add(&mut self, path: &[u8], bytes: u64) {
         if let Some(weight) = self.0.get_mut(usize::from(bucket(path))) {
             *weight = weight.saturating_add(bytes.saturating_add(BLOCK));
         }
     }
 
-    /// The stretch of the line that is the shard's.
+    /// The stretch of the line that is the shard's. The parts of all shards of one `of` cover the line without overlapping,
+    /// so every path has exactly one shard, also one that was never added.
     pub fn part(&self, shard: Shard) -> Part {
         let total = self.0.iter().map(|weight| u128::from(*weight)).sum::<u128>().max(1);
         let (mut before, mut first, mut end) = (0_u128, 0, 0);
@@ -83,6 +86,7 @@ pub struct Part {
 }
 
 impl Part {
+    /// `path` as it was given to [`Weights::add`]: below the input's root, not below the version's.
     pub fn has(self, path: &[u8]) -> bool {
         (self.first..self.end).contains(&u32::from(bucket(path)))
     }

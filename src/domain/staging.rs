@@ -3,21 +3,34 @@
 //! Pure. A staging without a node is settled by the service (`accepted -> near | failed`); one with a node is driven by its agent's reports, which
 //! say where the node stands, not what changed: a report may come twice, and it may skip states that passed while the line was down. Invariants:
 //! `state_seq` rises exactly when the state changes; `ready_seq` rises exactly when `ready` is entered; an ended staging stays ended.
+//!
+//! ```text
+//! without a node   accepted -> near                                        settled by the service
+//! with a node      accepted -> pulling -> verifying -> ready <-> unready   as the agent reports; steps may be skipped
+//!                  any of these -> failed                                  by a report, or because the inputs cannot be staged
+//!                  any of these -> cancelled | released                    by the caller | by the end of the lease
+//! ```
 
 use jiff::{SignedDuration, Timestamp};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum State {
+    /// Requested; nothing has been heard of it.
     Accepted,
+    /// The node fetches.
     Pulling,
+    /// The node reads back what it wrote.
     Verifying,
     /// Without a lease: every input is proven present in the store.
     Near,
+    /// Every file is verified on the node's disk, and a countersigned receipt says so.
     Ready,
     /// A pinned file was lost after `ready`.
     Unready,
+    /// It cannot succeed; the row's error says why. A new one may be requested.
     Failed,
     Cancelled,
+    /// Its lease ended. What it left on the node is cleaned up afterwards, which is no state of its own.
     Released,
 }
 
@@ -53,12 +66,14 @@ impl State {
         Self::ALL.into_iter().find(|state| state.word() == word)
     }
 
-    /// It will not change any more by itself or by a report.
+    /// It will not change any more by itself or by a report. `near` is not over: it may still be cancelled.
     pub fn is_over(self) -> bool {
         matches!(self, Self::Failed | Self::Cancelled | Self::Released)
     }
 
-    /// What an agent's report makes of this state.
+    /// What an agent's report makes of this state. The service's own states (`accepted`, `near`, `cancelled`, `released`)
+    /// cannot be reported. `ready` is left by `unready` or `failed` only, so that nobody who acted on it misses that it
+    /// ended. The caller has checked epoch and instance before.
     pub fn report(self, said: Self) -> Result<Move, Refusal> {
         let refused = || Refusal { is: self, said };
         if self.is_over()
@@ -91,6 +106,7 @@ pub enum Move {
 }
 
 /// A report that cannot follow the state.
+/// To be told to the agent as a conflict: it asks for its work again and reports from there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the staging is `{}`; a report of `{}` cannot follow", is.word(), said.word())]
 pub struct Refusal {
@@ -101,6 +117,7 @@ pub struct Refusal {
 /// Progress since pulling began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
+    /// The clock and the bytes count from the same moment: what was there before is in neither.
     pub began: Timestamp,
     pub now: Timestamp,
     /// Bytes done since `began`.
@@ -110,7 +127,8 @@ pub struct Progress {
 
 /// When it will likely (p50) and very likely (p90) be ready; `None` while nothing has been measured.
 ///
-/// The rate so far, held against what is left. The spread narrows from two times to a quarter as more of the work is behind than ahead.
+/// The rate so far, held against what is left. p90 lies 1.25 times as far from `now` as p50 when nearly all is done, up to
+/// twice as far when nearly all is ahead. Spans are cut to about 30 years, so no input overflows.
 pub fn eta(progress: Progress) -> Option<(Timestamp, Timestamp)> {
     let spent = progress.now.duration_since(progress.began).as_secs_f64();
     if progress.done == 0 || spent <= 0.0 {

@@ -2,6 +2,15 @@
 //!
 //! Pure decisions over facts that `app` read in one transaction; `app` carries them out in the same one. A version is immutable;
 //! only whether it is still there changes. An upload's epoch fences: whoever holds an older one may change nothing.
+//!
+//! ```text
+//! open -commit-> committing -done-> committed
+//!  ^                 |
+//!  +-----failed------+
+//! open -expire-> expired                    epoch + 1
+//! open | expired -reopen-> open             epoch + 1
+//! open | expired -abort-> aborted           epoch + 1
+//! ```
 
 use super::id::{Selector, VersionNumber};
 use crate::content::digest::Digest;
@@ -11,10 +20,12 @@ use crate::content::digest::Digest;
 pub struct Candidate {
     pub number: VersionNumber,
     pub digest: Digest,
+    /// Some files could not be read when it was pushed: never meant by `@latest`.
     pub incomplete: bool,
 }
 
 /// Why a selector means none of the versions.
+/// None of them creates or changes anything; the caller names another version.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unresolved {
     #[error("no version of the dataset matches `@{0}`; `dray log DATASET` lists them")]
@@ -25,10 +36,11 @@ pub enum Unresolved {
     Ambiguous(Selector),
 }
 
-/// Which of the candidates, newest first, the selector means. Candidates that do not match are passed over.
+/// Which of the candidates, newest first, the selector means. Candidates that do not match are passed over, so the caller
+/// may give more than needed; it must give enough to decide, for a digest the newest of each matching one.
 ///
-/// `@latest` is the newest complete one; a number is that one, complete or not; a digest prefix is the newest version with the
-/// one digest that begins so, since the same tree may have been pushed more than once.
+/// `@latest` is the newest complete one; a number is that one, complete or not; a digest prefix is the newest version with
+/// the one digest that begins so, since the same tree may have been pushed more than once.
 pub fn resolve(
     selector: &Selector,
     newest_first: impl IntoIterator<Item = Candidate>,
@@ -78,13 +90,17 @@ pub enum Act {
     Commit,
     /// The commit was refused; the client may mend it.
     CommitFailed,
+    /// The version exists, in the same transaction.
     CommitDone,
     Abort,
+    /// By whoever knows the id and may see the upload; it fences the holder before.
     Reopen,
+    /// By the service, once its time is over; a commit under way is never cut off.
     Expire,
 }
 
 /// Why an upload refuses an act.
+/// What stands in the way, with what to do about it. `app` answers them as conflicts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     #[error(
@@ -103,10 +119,13 @@ pub enum Refused {
     NotCommitting,
 }
 
-/// An upload's state and fencing token.
+/// An upload's state and fencing token. The rules say what follows; time is not theirs, so whether an open upload is overdue
+/// is for the caller to find out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Standing {
     pub state: UploadState,
+    /// 1 at first; rises whenever the upload is taken from its holder, so that requests of the former one, still on their
+    /// way, change nothing.
     pub epoch: u64,
 }
 
@@ -114,12 +133,15 @@ impl Standing {
     /// A fresh upload.
     pub const FIRST: Self = Self { state: UploadState::Open, epoch: 1 };
 
-    /// Refuses whoever speaks with another epoch.
+    /// Refuses whoever speaks with another epoch, older or newer. To be asked before [`Self::after`] for whatever a holder
+    /// wants; the service's own acts carry no epoch.
     pub fn fence(self, said: u64) -> Result<Self, Refused> {
         if said == self.epoch { Ok(self) } else { Err(Refused::Fenced { said, now: self.epoch }) }
     }
 
     /// The standing after an act; the epoch rises when the upload is reopened, aborted or expires, and never falls.
+    /// Aborting twice is no error and does not raise it again; every other repeat is refused by the state that the first has
+    /// led to.
     pub fn after(self, act: Act) -> Result<Self, Refused> {
         use UploadState::{Aborted, Committed, Committing, Expired, Open};
         let Self { state, epoch } = self;
@@ -143,12 +165,14 @@ impl Standing {
     }
 }
 
-/// Whether a commit of this tree makes nothing new: the newest version holds the same tree and is as complete.
+/// Whether a commit of this tree makes nothing new: the newest version holds the same tree and is as complete. Layouts are
+/// not compared: where bytes lie is no part of what a version is.
 pub fn is_unchanged(newest: Option<(Digest, bool)>, tree: Digest, incomplete: bool) -> bool {
     newest == Some((tree, incomplete))
 }
 
-/// What a quota leaves, and what would be needed. Absent limits leave everything.
+/// What a quota leaves, and what would be needed, in logical bytes. Absent limits leave everything. Judged twice: when an
+/// upload opens, against what others announced, and under the team's lock when its version is made; only the second binds.
 pub fn within_quota(limit: Option<u64>, used: u64, asked: u64) -> Result<(), OverQuota> {
     match limit {
         Some(limit) if used.saturating_add(asked) > limit => {

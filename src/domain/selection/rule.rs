@@ -27,6 +27,8 @@ impl Rule {
     }
 
     /// Chooses a shard of what is picked. `files` are at least all files and symlinks with their paths and sizes, in any order.
+    /// Those that the patterns do not pick may be among them and are passed over, so that shards are equal parts of what is
+    /// picked, not of all. The first error of `files` ends it.
     pub fn sharded<E>(
         self,
         shard: Shard,
