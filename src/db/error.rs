@@ -4,12 +4,17 @@
 //! expectation ([`Error::Taken`]), or stop. Texts of the drivers stay in `#[source]`, for the log and never for a caller.
 
 /// A failed statement, transaction or opening of the database.
+///
+/// `app` turns `Busy` and `Unavailable` into "come again", `Nul` into a fault of the request, `Taken` into the conflict that
+/// the use case names, and all others into an internal error.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Another transaction was in the way. Nothing was changed; the same transaction may be run again at once.
+    /// [`transaction!`](crate::transaction) does so by itself, so a use case meets this only after its last run.
     #[error("the database is busy with another transaction; run this one again")]
     Busy(#[source] sqlx::Error),
-    /// No connection, or no answer within the limit. A commit in flight may or may not have happened.
+    /// No connection, or no answer within the limit. A commit in flight may or may not have happened: ask, or repeat with
+    /// the same Idempotency-Key; never assume that it failed.
     #[error("the database cannot be reached or did not answer in time; try again shortly")]
     Unavailable(#[source] sqlx::Error),
     /// A unique key or primary key is in use already.
@@ -26,30 +31,35 @@ pub enum Error {
     /// A value is too big for the database's 64-bit signed numbers.
     #[error("the number {0} does not fit the database")]
     Range(u64),
-    /// Postgres cannot keep it in a text, so SQLite shall not either.
+    /// Postgres cannot keep it in a text, so SQLite shall not either. Refused before the statement is sent.
     #[error("a text with a NUL character cannot be kept")]
     Nul,
+    /// Also when a newer release has migrated this database, or a released file was changed. Nothing may be served.
     #[error(
         "the database's schema could not be brought up to date; restore the backup or use the release that wrote it"
     )]
     Migrate(#[source] sqlx::migrate::MigrateError),
+    /// Of the library that this program was linked with, not of the file.
     #[error(
         "SQLite {0} can corrupt a write-ahead log under load; dray needs 3.51.3 or newer (3.50.7 and 3.44.6 have the correction too)"
     )]
     OldSqlite(String),
+    /// The scheme alone is quoted: the rest may hold a password.
     #[error("`{0}` is no database URL; use `sqlite:PATH` or `postgres://user@host/name`")]
     Url(String),
+    /// A constraint other than a unique key, a statement that is wrong, no row for [`Tx::one`](super::Tx::one); when
+    /// opening, also a URL that cannot be read or a password that is not right. Coming again does not help.
     #[error("the database refused the statement")]
     Refused(#[source] sqlx::Error),
 }
 
 impl Error {
-    /// The same transaction may simply be run again.
+    /// The same transaction may simply be run again, at once.
     pub fn is_busy(&self) -> bool {
         matches!(self, Self::Busy(_))
     }
 
-    /// A later attempt may succeed.
+    /// A later attempt may succeed; for [`Error::Unavailable`] after a pause, and only where doing it twice is safe.
     pub fn is_transient(&self) -> bool {
         matches!(self, Self::Busy(_) | Self::Unavailable(_))
     }

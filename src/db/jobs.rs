@@ -11,22 +11,25 @@ use crate::domain::job::State;
 use crate::domain::lease::Reason;
 use crate::params;
 
+/// A job's row. Written by [`insert`]; afterwards only state, reason, epoch and the callback's switch change.
 #[derive(Debug, Clone)]
 pub struct Job {
     pub id: Uuid,
     pub team: Uuid,
+    /// Joined in; no column of the row.
     pub team_name: String,
     pub name: String,
     pub state: State,
-    /// Why the newest lease ended.
+    /// Why the newest lease ended; `None` while one is held or before the first.
     pub reason: Option<Reason>,
     /// The job file as JSON.
     pub spec: String,
     /// Epoch of the newest lease, 0 before the first.
     pub epoch: u64,
     pub callback_url: Option<String>,
-    /// Sealed.
+    /// Sealed by `app`, `None` without a callback. The raw secret is never in SQL.
     pub callback_secret: Option<Vec<u8>>,
+    /// The receiver answered 410: later events of the job get no delivery.
     pub callback_disabled: bool,
     pub created_at: Timestamp,
 }
@@ -35,7 +38,7 @@ pub struct Job {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Input {
     pub version: Uuid,
-    /// Subtree, empty for all of it.
+    /// Subtree or file in the version, empty for all of it.
     pub path: String,
     /// The version's document as it was at submit, for the time after its deletion.
     pub snapshot: String,
@@ -54,6 +57,8 @@ impl Column for Option<Reason> {
     }
 }
 
+/// Adds a job and its inputs in the order given. The caller has locked the inputs' versions ([`lock_version`]), or one of
+/// them could be deleted before this commits.
 pub async fn insert(tx: &mut Tx, job: &Job, inputs: &[Input]) -> Result<(), Error> {
     let (url, secret) = (job.callback_url.as_deref(), job.callback_secret.as_deref());
     let values = params![
@@ -75,11 +80,13 @@ pub async fn insert(tx: &mut Tx, job: &Job, inputs: &[Input]) -> Result<(), Erro
     Ok(())
 }
 
+/// Unlocked: for showing. Whoever will change anything of the job takes [`lock`].
 pub async fn get(tx: &mut Tx, team: Uuid, id: Uuid) -> Result<Option<Job>, Error> {
     tx.optional(q::GET, params![team, id]).await?.map(|row| job(&row)).transpose()
 }
 
-/// The job, locked until the transaction ends.
+/// The job, locked until the transaction ends. First lock of any transaction that changes what belongs to a job; the team's
+/// count of events ([`super::outbox::append`]) is the last.
 pub async fn lock(tx: &mut Tx, team: Uuid, id: Uuid) -> Result<Option<Job>, Error> {
     tx.optional(q::LOCK, params![team, id]).await?.map(|row| job(&row)).transpose()
 }
@@ -97,18 +104,20 @@ pub async fn inputs(tx: &mut Tx, id: Uuid) -> Result<Vec<Input>, Error> {
     rows.iter().map(|row| Ok(Input { version: row.get(0)?, path: row.get(1)?, snapshot: row.get(2)? })).collect()
 }
 
-/// Writes what may change in a job: state, reason of the last release, epoch.
+/// Writes what may change in a job: state, reason of the last release, epoch. Under [`lock`], or a concurrent change is
+/// lost.
 pub async fn update(tx: &mut Tx, job: &Job, now: Timestamp) -> Result<(), Error> {
     let values = params![job.id, job.state.word(), job.reason.map(Reason::word), job.epoch, now];
     tx.execute(q::UPDATE, values).await.map(drop)
 }
 
-/// The receiver wants nothing more of this job.
+/// The receiver wants nothing more of this job. For good; deliveries that wait are ended by [`super::outbox::bury`].
 pub async fn disable_callback(tx: &mut Tx, id: Uuid) -> Result<(), Error> {
     tx.execute(q::DISABLE, params![id]).await.map(drop)
 }
 
-/// Locks a version against deletion until the transaction ends; `false` when it is deleted already.
+/// Locks a version against deletion until the transaction ends; `false` when it is deleted already. Lock several in the
+/// order of their ids.
 pub async fn lock_version(tx: &mut Tx, version: Uuid) -> Result<bool, Error> {
     Ok(tx.optional(q::LOCK_VERSION, params![version]).await?.is_some())
 }

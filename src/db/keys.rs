@@ -9,15 +9,18 @@ use uuid::Uuid;
 use super::{Error, Row, Tx};
 use crate::params;
 
-/// A key of the service.
+/// A key of the service, as it is kept: without the secret key file nothing of it can be used but the public half.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceKey {
     pub key_id: String,
+    /// `receipt`, `url` or `seal`; a newer release may have others.
     pub purpose: String,
     /// Opens with the secret key file only.
     pub sealed: Vec<u8>,
+    /// For signing keys only.
     pub public_key: Option<[u8; 32]>,
     pub valid_from: Timestamp,
+    /// When it was retired; `None` for the purpose's current one.
     pub valid_until: Option<Timestamp>,
 }
 
@@ -32,14 +35,16 @@ pub struct PublicKey {
     pub valid_until: Option<Timestamp>,
 }
 
-/// Adds a key of the service unless its purpose has a current one; `false` when it has.
+/// Adds a key of the service unless its purpose has a current one; `false` when it has. Atomic by a unique index: of two
+/// replicas that call it together one gets `true`.
 pub async fn insert_service(tx: &mut Tx, key: &ServiceKey) -> Result<bool, Error> {
     let public = key.public_key.map(|key| key.to_vec());
     let values = params![&key.key_id, &key.purpose, key.sealed.as_slice(), public, key.valid_from];
     Ok(tx.execute(q::INSERT_SERVICE, values).await? > 0)
 }
 
-/// All keys of the service, retired ones too; current ones last.
+/// All keys of the service, retired ones too; within a purpose the current one last, the retired by the end of their
+/// validity.
 pub async fn all_service(tx: &mut Tx) -> Result<Vec<ServiceKey>, Error> {
     tx.all(q::ALL_SERVICE, vec![]).await?.into_iter().map(service).collect()
 }
@@ -55,12 +60,14 @@ fn service(row: Row) -> Result<ServiceKey, Error> {
     })
 }
 
-/// Retires the current key of a purpose.
+/// Retires the current key of a purpose; nothing happens when there is none. Follow it by [`insert_service`] in the same
+/// transaction, or the purpose is left without a key.
 pub async fn retire_service(tx: &mut Tx, purpose: &str, at: Timestamp) -> Result<(), Error> {
     tx.execute(q::RETIRE_SERVICE, params![purpose, at]).await.map(drop)
 }
 
-/// Public signing keys in the order they were made, those after `after`.
+/// Public signing keys by their ids, those after `after`. Ids are hashes, so the order says nothing about age, but it is the
+/// same each time.
 pub async fn public_page(tx: &mut Tx, after: &str, limit: u32) -> Result<Vec<PublicKey>, Error> {
     tx.all(q::PUBLIC_PAGE, params![after, limit]).await?.into_iter().map(public).collect()
 }

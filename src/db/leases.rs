@@ -10,6 +10,7 @@ use super::{Error, Row, Tx};
 use crate::domain::lease::{Lease as Tenure, Reason};
 use crate::params;
 
+/// A job's tenure of one node. Rows are never deleted; at most one of a job is unreleased.
 #[derive(Debug, Clone)]
 pub struct Lease {
     pub id: Uuid,
@@ -22,6 +23,8 @@ pub struct Lease {
     pub tenure: Tenure,
 }
 
+/// Adds the job's next lease, under the job's lock. [`Error::Taken`] when another unreleased one or one of the same epoch
+/// exists. `gpus` is kept for people and decides nothing here.
 pub async fn insert(tx: &mut Tx, lease: &Lease, gpus: Option<u32>, now: Timestamp) -> Result<(), Error> {
     let values =
         params![lease.id, lease.team, lease.job, lease.node, lease.tenure.epoch, gpus, lease.tenure.until, now];
@@ -37,7 +40,7 @@ pub async fn newest(tx: &mut Tx, job: Uuid) -> Result<Option<Lease>, Error> {
     tx.optional(q::NEWEST, params![job]).await?.map(|row| lease(&row)).transpose()
 }
 
-/// The lease of a job with this epoch.
+/// The lease of a job with this epoch, live or long over: late outputs are judged by it.
 pub async fn of_epoch(tx: &mut Tx, job: Uuid, epoch: u64) -> Result<Option<Lease>, Error> {
     tx.optional(q::OF_EPOCH, params![job, epoch]).await?.map(|row| lease(&row)).transpose()
 }
@@ -53,7 +56,8 @@ pub async fn update(tx: &mut Tx, lease: &Lease, now: Timestamp) -> Result<(), Er
     tx.execute(q::UPDATE, values).await.map(drop)
 }
 
-/// Unreleased leases whose time has run out: (team, job), oldest first.
+/// Unreleased leases whose time has run out: (team, job), oldest first. Not locked: whoever ends one locks the job and
+/// judges again.
 pub async fn due(tx: &mut Tx, now: Timestamp, limit: u32) -> Result<Vec<(Uuid, Uuid)>, Error> {
     let rows = tx.all(q::DUE, params![now, limit]).await?;
     rows.iter().map(|row| Ok((row.get(0)?, row.get(1)?))).collect()

@@ -1,4 +1,7 @@
 //! Links for people without an account. A link's row outlives its end, so that its holder is told what happened to it.
+//!
+//! The row of a direct link is written before its export object, so that a crash between the two leaves a key that is known,
+//! and names the key until the object was deleted.
 
 use jiff::Timestamp;
 use uuid::Uuid;
@@ -6,6 +9,7 @@ use uuid::Uuid;
 use super::{Error, Row, Tx};
 use crate::params;
 
+/// Written once; later only `revoked_at` is set and `export` cleared.
 #[derive(Debug, Clone)]
 pub struct Link {
     pub id: Uuid,
@@ -19,8 +23,9 @@ pub struct Link {
     pub name: String,
     /// `service` or `direct`.
     pub kind: String,
+    /// Length of what is downloaded: of the file, or of the archive as measured when the link was made.
     pub bytes: u64,
-    /// With `direct`: the object's key.
+    /// With `direct`: the object's key. `None` again once the object was deleted.
     pub export: Option<String>,
     pub created_at: Timestamp,
     pub expires_at: Timestamp,
@@ -50,17 +55,20 @@ pub async fn get(tx: &mut Tx, id: Uuid) -> Result<Option<Link>, Error> {
     tx.optional(q::GET, params![id]).await?.map(|row| link(&row)).transpose()
 }
 
-/// Revokes a team's link; `None` when there is none, else its export object if it has one that is still there.
+/// Revokes a team's link; `None` when there is none, else its export object if it has one that is still there. Said twice,
+/// the first time stays. The caller deletes the object and then says [`export_gone`]; what it leaves undone is found by
+/// [`ended_exports`].
 pub async fn revoke(tx: &mut Tx, team: Uuid, id: Uuid, now: Timestamp) -> Result<Option<Option<String>>, Error> {
     tx.optional(q::REVOKE, params![team, id, now]).await?.map(|row| row.get(0)).transpose()
 }
 
-/// Links to these versions that still work, newest first, 100 at most.
+/// Links to this version that have neither ended nor been revoked, newest first, 100 at most.
 pub async fn live_of_version(tx: &mut Tx, version: Uuid, now: Timestamp) -> Result<Vec<Link>, Error> {
     tx.all(q::LIVE, params![version, now]).await?.iter().map(link).collect()
 }
 
-/// Export objects nobody may read any more: (link, key).
+/// Export objects nobody may read any more: (link, key), in no order. Found until [`export_gone`] was said, so deleting one
+/// may be tried any number of times.
 pub async fn ended_exports(tx: &mut Tx, now: Timestamp, limit: u32) -> Result<Vec<(Uuid, String)>, Error> {
     let rows = tx.all(q::ENDED, params![now, limit]).await?;
     rows.iter().map(|row| Ok((row.get(0)?, row.get(1)?))).collect()

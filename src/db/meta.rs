@@ -1,4 +1,6 @@
 //! Facts about this service as a whole, and the replicas that serve it.
+//!
+//! Who lives is a hint by clocks: for people, and to notice a set-up that cannot work, never to decide who may act.
 
 use jiff::Timestamp;
 use uuid::Uuid;
@@ -6,7 +8,7 @@ use uuid::Uuid;
 use super::{Error, Tx};
 use crate::params;
 
-/// Sets a fact unless it is set; answers what holds.
+/// Sets a fact unless it is set; answers what holds, which for whoever came second is another's value.
 pub async fn ensure(tx: &mut Tx, name: &str, value: &str) -> Result<String, Error> {
     tx.execute(q::ENSURE, params![name, value]).await?;
     tx.one(q::GET, params![name]).await?.get(0)
@@ -17,7 +19,8 @@ pub async fn replica_seen(tx: &mut Tx, id: Uuid, origin: &str, version: &str, at
     tx.execute(q::REPLICA_SEEN, params![id, origin, version, at]).await.map(drop)
 }
 
-/// A replica has ended, or those not heard since `before` are forgotten.
+/// A replica has ended, or those not heard since `before` are forgotten; both in one statement, and neither is an error when
+/// there is none.
 pub async fn replica_gone(tx: &mut Tx, id: Option<Uuid>, before: Timestamp) -> Result<(), Error> {
     tx.execute(q::REPLICA_GONE, params![id, before]).await.map(drop)
 }

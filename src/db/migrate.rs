@@ -31,10 +31,13 @@ impl Db {
     }
 }
 
+/// By the leading space, so words such as `TEXT` must stand after one and never at the start of a line in a migration.
 fn postgres(sql: &str) -> String {
     sql.replace(" BLOB", " BYTEA").replace(" TEXT", " TEXT COLLATE \"C\"")
 }
 
+/// Each file runs in a transaction of its own, with its name and checksum noted: one that fails half-way leaves nothing, and
+/// a released one that was edited is refused at the next start.
 fn migrator(dialect: impl Fn(&'static str) -> Cow<'static, str>) -> Migrator {
     let migration = |&(version, name, sql): &(i64, &'static str, &'static str)| {
         Migration::new(version, name.into(), MigrationType::Simple, AssertSqlSafe(dialect(sql)).into_sql_str(), false)

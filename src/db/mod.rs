@@ -13,6 +13,10 @@
 //! let mut session = db.read().await?;               reads, each statement for itself
 //! let mut session = db.snapshot().await?;           reads that see one moment
 //! ```
+//!
+//! Transactions that hold several locks take them in this order where they can: a call's Idempotency-Key; the job; an
+//! upload; its team; its dataset; packs by number; last the team's count of events. Where two do wait for each other, the
+//! engine ends one of them, and [`transaction!`](crate::transaction) runs it again.
 
 mod carrier;
 mod error;
@@ -57,6 +61,8 @@ pub struct Db {
     wakeups: Wakeups,
 }
 
+/// Postgres is shared by replicas, so every check that a later write relies on holds a row's lock or stands in that write's
+/// `WHERE`. The same statements run on SQLite, where one writer makes both needless.
 #[derive(Debug, Clone)]
 enum Engine {
     /// One writer: SQLite has one write lock, and waiting for it in order is better than fighting for it.
@@ -68,7 +74,10 @@ enum Engine {
 }
 
 impl Db {
-    /// Begins a transaction that may write. Prefer [`transaction!`](crate::transaction), which runs again when it must.
+    /// Begins a transaction that may write; dropped without a commit it is rolled back. On SQLite it takes the one write
+    /// lock now (`BEGIN IMMEDIATE`), not at the first write, where it could only fail; on Postgres it is READ COMMITTED (the
+    /// server's default), so a check needs a lock to hold until the commit. Prefer [`transaction!`](crate::transaction),
+    /// which runs again when it must.
     pub fn begin(&self) -> BoxFuture<'_, Result<Tx, Error>> {
         Box::pin(async move {
             let session = match &self.engine {
@@ -79,7 +88,8 @@ impl Db {
         })
     }
 
-    /// A session for reads; each statement sees the newest state.
+    /// A session for reads; each statement sees the newest state, and two of them may see different ones. It holds a
+    /// connection: drop it before waiting for anything else.
     pub fn read(&self) -> BoxFuture<'_, Result<Tx, Error>> {
         Box::pin(async move {
             let session = match &self.engine {
@@ -90,7 +100,8 @@ impl Db {
         })
     }
 
-    /// A transaction for reads; all statements see the same moment.
+    /// A transaction for reads; all statements see the same moment. For answers put together of several rows. As brief as
+    /// any other: on SQLite a long one keeps the write-ahead log from being folded back.
     pub fn snapshot(&self) -> BoxFuture<'_, Result<Tx, Error>> {
         Box::pin(async move {
             let session = match &self.engine {
@@ -103,6 +114,7 @@ impl Db {
         })
     }
 
+    /// Where waiters listen; transactions say [`Tx::notify`].
     pub fn wakeups(&self) -> &Wakeups {
         &self.wakeups
     }
@@ -117,7 +129,8 @@ impl Db {
         matches!(self.engine, Engine::Pg(_))
     }
 
-    /// Waits for connections in use and closes all.
+    /// Waits for connections in use and closes all; later calls are [`Error::Unavailable`]. Streams and waiters should have
+    /// been ended before, by [`Wakeups::close`].
     pub async fn close(&self) {
         match &self.engine {
             Engine::Sqlite { writer, readers } => {
@@ -133,7 +146,8 @@ impl Db {
     }
 }
 
-/// Errors that may come out of a transaction's body and can tell contention from refusal.
+/// Errors that may come out of a transaction's body and can tell contention from refusal. An implementor must see through
+/// its own wrapping: an error that hides [`Error::Busy`] ends a transaction that would have gone well the next time.
 pub trait Contended {
     /// The transaction failed only because another was in the way.
     fn is_busy(&self) -> bool;
@@ -150,9 +164,11 @@ impl Contended for Error {
 pub struct Attempts(u32);
 
 impl Attempts {
+    /// With pauses that double from 10 ms, about 1.3 s in all: longer, and the caller is better served by a 503.
     const MOST: u32 = 8;
 
     /// Ends one run: commits what went well, rolls back what did not. `None` asks for another run.
+    /// An unclear commit ([`Error::Unavailable`]) is handed out, never run again: it may have happened.
     pub async fn settle<T, E>(&mut self, tx: Tx, outcome: Result<T, E>) -> Option<Result<T, E>>
     where
         E: From<Error> + Contended,
@@ -181,12 +197,13 @@ impl Attempts {
     }
 }
 
-/// Runs a body in a transaction: `transaction!(db, |tx| { ... Ok::<_, E>(value) })` gives `Result<value, E>` where
-/// `E: From<db::Error> + Contended`.
+/// Runs a body in a transaction: `transaction!(db, |tx| { ... Ok::<_, E>(value) })` gives `Result<value, E>` where `E:
+/// From<db::Error> + Contended`.
 ///
 /// The body is an async block: `?` and `return` leave it and roll back on `Err`. It **runs again from the start** when
 /// another transaction was in the way, so it must have no effect outside the transaction and must not consume what it
-/// captures.
+/// captures. Ids made inside are made anew by each run. No call to the store or the network belongs in it: on SQLite the
+/// whole service waits for its end.
 #[macro_export]
 macro_rules! transaction {
     ($db:expr, |$tx:ident| $body:expr) => {{

@@ -6,13 +6,15 @@ use uuid::Uuid;
 use super::{Error, Row, Tx};
 use crate::params;
 
+/// A node that has not been removed; a removed one is seen through leases and receipts only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
     pub id: Uuid,
     pub name: String,
     pub zone: Option<String>,
+    /// When its agent was last heard, by the service's clock; `None` before the first time.
     pub seen_at: Option<Timestamp>,
-    /// The running agent's random id.
+    /// The running agent's random id. Whoever says another one is fenced (`app::agents`).
     pub instance: Option<String>,
     /// `api::nodes::Inventory` as JSON.
     pub inventory: Option<String>,
@@ -32,12 +34,12 @@ pub async fn insert(tx: &mut Tx, node: &NewNode<'_>, at: Timestamp) -> Result<()
     tx.execute(q::INSERT, params![node.id, node.team, node.name, node.zone, at]).await.map(drop)
 }
 
-/// The live node of that name.
+/// The live node of that name in the team.
 pub async fn by_name(tx: &mut Tx, team: Uuid, name: &str) -> Result<Option<Node>, Error> {
     tx.optional(q::BY_NAME, params![team, name]).await?.map(node).transpose()
 }
 
-/// A live node, its row locked until the transaction ends.
+/// A live node, its row locked until the transaction ends: who speaks for it is decided under this lock.
 pub async fn lock(tx: &mut Tx, team: Uuid, id: Uuid) -> Result<Option<Node>, Error> {
     tx.optional(q::LOCK, params![team, id]).await?.map(node).transpose()
 }
@@ -47,11 +49,13 @@ pub async fn page(tx: &mut Tx, team: Uuid, after: &str, limit: u32) -> Result<Ve
     tx.all(q::PAGE, params![team, after, limit]).await?.into_iter().map(node).collect()
 }
 
-/// Its agent was heard. `inventory` stays as it is when none is given.
+/// Its agent was heard, as this `instance`, which takes the place of any other: the caller has judged that it may, under
+/// [`lock`]. `inventory` stays as it is when none is given.
 pub async fn seen(tx: &mut Tx, id: Uuid, instance: &str, inventory: Option<&str>, at: Timestamp) -> Result<(), Error> {
     tx.execute(q::SEEN, params![id, instance, inventory, at]).await.map(drop)
 }
 
+/// Its tokens and its key are the caller's to end in the same transaction; the name is free when it commits.
 pub async fn remove(tx: &mut Tx, id: Uuid, at: Timestamp) -> Result<(), Error> {
     tx.execute(q::REMOVE, params![id, at]).await.map(drop)
 }

@@ -17,7 +17,7 @@ use super::{Db, Engine};
 /// How to open.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// Connections to Postgres, or readers of SQLite.
+    /// Connections to Postgres, or readers of SQLite, which has one writer besides.
     pub connections: u32,
     /// How long a statement may run, a lock be waited for, and a connection be asked for, before the caller is told to come again.
     pub timeout: Duration,
@@ -30,7 +30,8 @@ impl Default for Options {
 }
 
 impl Db {
-    /// Opens `sqlite:PATH` (made when missing, its directory must exist) or `postgres://...` and migrates it.
+    /// Opens `sqlite:PATH` (made when missing, its directory must exist) or `postgres://...` and migrates it. Fails rather
+    /// than serve a schema it does not know, or a SQLite that loses data.
     pub async fn open(url: &str, options: Options) -> Result<Self, Error> {
         let db = if let Some(path) = url.strip_prefix("sqlite:") {
             sqlite(Path::new(path), options).await?
@@ -45,6 +46,8 @@ impl Db {
     }
 }
 
+/// `synchronous=FULL`, since in write-ahead mode `NORMAL` loses acknowledged commits with the power. Waiters poll each
+/// minute only, as no other process can change anything.
 async fn sqlite(path: &Path, options: Options) -> Result<Db, Error> {
     let connect = SqliteConnectOptions::new()
         .filename(path)
@@ -75,6 +78,8 @@ fn is_sound(version: &str) -> bool {
     }
 }
 
+/// A transaction left idle for a minute is ended by the server, so that a process that froze does not keep its locks.
+/// Waiters poll each second behind the notifications.
 async fn postgres(url: &str, options: Options) -> Result<Db, Error> {
     let milliseconds = options.timeout.as_millis().to_string();
     let connect = PgConnectOptions::from_str(url)?.application_name("dray").options([

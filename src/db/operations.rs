@@ -2,6 +2,14 @@
 //!
 //! A claim is a token and an end; whoever holds the token may finish the operation, and nobody else. A claim that ran out is
 //! taken over, so a crash only delays. A finished operation never changes.
+//!
+//! ```text
+//! running, free      claimed_until <= now         any replica may claim it
+//! running, claimed   claimed_until >  now         whoever holds the token works on it and renews
+//! done | failed      for ever
+//! ```
+//!
+//! A failed run that may be tried again is one whose claim is renewed to the moment of the next attempt.
 
 use jiff::Timestamp;
 use uuid::Uuid;
@@ -28,6 +36,7 @@ pub struct Operation {
     pub attempts: u64,
 }
 
+/// In SQL `running`, `done`, `failed`; the last two are final.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     Running,
@@ -102,14 +111,16 @@ pub async fn get(tx: &mut Tx, id: Uuid) -> Result<Option<Operation>, Error> {
     tx.optional(q::GET, params![id]).await?.as_ref().map(operation).transpose()
 }
 
-/// The right to work on an operation until its end.
+/// The right to work on an operation until its end. It fences by its token, not by the clock: a worker whose claim ran out
+/// still holds it until another one claims, and then every call here answers `false`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
     pub operation: Uuid,
     pub token: Uuid,
 }
 
-/// Claims the longest waiting operation that nobody works on.
+/// Claims the longest waiting operation that nobody works on, until `until`. Rows that another replica is claiming at this
+/// moment are passed over, not waited for. The run counts in `attempts` even if the process dies at once.
 pub async fn claim(tx: &mut Tx, token: Uuid, until: Timestamp, now: Timestamp) -> Result<Option<Operation>, Error> {
     let Some(row) = tx.optional(q::FREE, params![now]).await? else { return Ok(None) };
     let mut operation = operation(&row)?;
@@ -123,7 +134,8 @@ pub async fn release_all(tx: &mut Tx) -> Result<(), Error> {
     tx.execute(q::RELEASE, Vec::new()).await.map(drop)
 }
 
-/// Keeps a claim. `false` when it is lost: stop working.
+/// Keeps a claim, until `until` from now on, which may be nearer than before: that gives it back. `false` when it is lost:
+/// stop working.
 pub async fn renew(tx: &mut Tx, claim: Claim, until: Timestamp) -> Result<bool, Error> {
     Ok(tx.execute(q::RENEW, params![claim.operation, claim.token, until]).await? == 1)
 }
@@ -133,7 +145,8 @@ pub async fn made(tx: &mut Tx, claim: Claim, version: Uuid) -> Result<bool, Erro
     Ok(tx.execute(q::MADE, params![claim.operation, claim.token, version]).await? == 1)
 }
 
-/// Ends an operation, well or with a problem document. `false` when the claim is lost.
+/// Ends an operation, well or with a problem document. `false` when the claim is lost or it has ended; then nothing was
+/// changed, and nothing else of the transaction should be.
 pub async fn finish(tx: &mut Tx, claim: Claim, error: Option<&str>, now: Timestamp) -> Result<bool, Error> {
     let state = if error.is_some() { "failed" } else { "done" };
     Ok(tx.execute(q::FINISH, params![claim.operation, claim.token, state, error, now]).await? == 1)

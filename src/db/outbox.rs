@@ -3,6 +3,16 @@
 //! [`append`] is the last thing a transaction does: it takes the team's event count, whose row stays locked until the commit, so that numbers rise in the
 //! order of commits and a reader who saw number n will never be shown a lower one later. Per job at most one delivery is in flight, the oldest that is
 //! pending; per receiver's origin a few, so that a slow one does not hold up the others.
+//!
+//! ```text
+//! pending -claim-> pending, claimed -settle-> delivered
+//!    ^                        |-settle(Later)-> pending, due later
+//!    |                        |-settle(Dead) | bury-> dead
+//!    +------replay, attempts 0------ delivered | dead
+//! ```
+//!
+//! At least once: a claim that runs out is given to another, though the attempt may have arrived. The event's id is the same
+//! each time.
 
 use jiff::Timestamp;
 use uuid::Uuid;
@@ -10,25 +20,30 @@ use uuid::Uuid;
 use super::{Error, Row, Tx};
 use crate::params;
 
-/// Attempts under way to one origin at most.
+/// Attempts under way to one origin at most, over all replicas: a slow receiver takes no more than this of everybody's
+/// attempts.
 pub const PER_ORIGIN: u32 = 4;
 
 /// A fact to be told.
 #[derive(Debug, Clone)]
 pub struct NewEvent {
+    /// Told to receivers, who drop what they have seen; made once, where the fact happens.
     pub id: Uuid,
     pub job: Uuid,
     /// `dray.staging.ready.v1`.
     pub kind: &'static str,
-    /// JSON.
+    /// JSON, as it will be told: a later change of the job does not change what was said.
     pub data: String,
-    /// The job's callback and its origin, when it has one that listens.
+    /// The job's callback and its origin (scheme, host, port), when it has one that listens. Without it the event is there
+    /// to poll only.
     pub callback: Option<(String, String)>,
 }
 
+/// An event as it was written; no statement changes or deletes one.
 #[derive(Debug, Clone)]
 pub struct Event {
     pub id: Uuid,
+    /// Counts within the team, from 1, without gaps, in the order of commits.
     pub seq: u64,
     pub job: Uuid,
     pub kind: String,
@@ -44,7 +59,7 @@ pub struct Claimed {
     pub url: String,
     /// Attempts before this one.
     pub attempts: u32,
-    /// Sealed.
+    /// Sealed; empty when the job has none.
     pub secret: Vec<u8>,
 }
 
@@ -54,9 +69,12 @@ pub struct Delivery {
     pub event: Uuid,
     pub job: Uuid,
     pub url: String,
+    /// `pending`, `delivered` or `dead`.
     pub state: String,
+    /// Claims so far, one that is under way included; 0 again after a replay.
     pub attempts: u32,
     pub last_error: Option<String>,
+    /// When it is due; of no meaning once it has ended.
     pub next_at: Timestamp,
 }
 
@@ -75,7 +93,9 @@ pub enum Ending<'a> {
     },
 }
 
-/// Writes events, in this order, and their deliveries.
+/// Writes events, in this order, and their deliveries; wakes pollers and the deliverer on commit. Takes the team's count,
+/// whose row every event of the team needs: call it once, last, so that it is held for the briefest time. No events, no
+/// lock.
 pub async fn append(tx: &mut Tx, team: Uuid, events: &[NewEvent], now: Timestamp) -> Result<(), Error> {
     if events.is_empty() {
         return Ok(());
@@ -103,7 +123,9 @@ pub async fn seq_of(tx: &mut Tx, team: Uuid, id: Uuid) -> Result<Option<u64>, Er
     tx.optional(q::SEQ_OF, params![team, id]).await?.map(|row| row.get(0)).transpose()
 }
 
-/// Claims deliveries that are due, none of them behind an older one of its job.
+/// Claims deliveries that are due, none of them behind an older one of its job, at most `limit` and [`PER_ORIGIN`] of an
+/// origin. Each is the caller's until `until` or [`settle`]; the attempt is counted here, so one whose process dies counts
+/// too. Concurrent callers share out the rows without waiting.
 pub async fn claim(tx: &mut Tx, now: Timestamp, until: Timestamp, limit: u32) -> Result<Vec<Claimed>, Error> {
     let ids = tx.all(q::CLAIM, params![now, until, PER_ORIGIN, limit]).await?;
     let mut claimed = Vec::with_capacity(ids.len());
@@ -120,7 +142,8 @@ pub async fn claim(tx: &mut Tx, now: Timestamp, until: Timestamp, limit: u32) ->
     Ok(claimed)
 }
 
-/// Writes how an attempt ended and gives the claim back. Nothing happens when it was delivered or given up meanwhile.
+/// Writes how an attempt ended and gives the claim back. Nothing happens when it was delivered or given up meanwhile. Not
+/// fenced by the claim: an attempt that outlives its claim may still say how it went.
 pub async fn settle(tx: &mut Tx, event: Uuid, ending: &Ending<'_>, now: Timestamp) -> Result<(), Error> {
     let (state, error, next) = match ending {
         Ending::Delivered => ("delivered", None, now),
@@ -130,12 +153,13 @@ pub async fn settle(tx: &mut Tx, event: Uuid, ending: &Ending<'_>, now: Timestam
     tx.execute(q::SETTLE, params![event, state, error, next]).await.map(drop)
 }
 
-/// Gives up whatever still waits for this job's callback.
+/// Gives up whatever still waits for this job's callback, attempts under way included; their settling then changes nothing.
 pub async fn bury(tx: &mut Tx, job: Uuid, error: &str) -> Result<(), Error> {
     tx.execute(q::BURY, params![job, error]).await.map(drop)
 }
 
-/// Sends a delivery again, from its first attempt; `false` when the team has no such delivery.
+/// Sends a delivery again, from its first attempt; `false`, and nothing changed, when the team has no such delivery or it is
+/// pending ([`is_delivery`] tells them apart). Others of its job that are pending and newer wait behind it.
 pub async fn replay(tx: &mut Tx, team: Uuid, event: Uuid, now: Timestamp) -> Result<bool, Error> {
     let found = tx.execute(q::REPLAY, params![team, event, now]).await? > 0;
     tx.notify("deliveries");

@@ -9,20 +9,25 @@ use super::{Column, Error, Row, Tx};
 use crate::domain::output::State;
 use crate::params;
 
+/// One output of one lease; `app` judges what may follow what ([`crate::domain::output`]).
 #[derive(Debug, Clone)]
 pub struct Output {
     pub job: Uuid,
+    /// Of its lease; 0 for the declaration, which never moves.
     pub epoch: u64,
     pub name: String,
+    /// Place in the job file.
     pub position: u64,
     pub state: State,
-    /// The lease's end asked for it.
+    /// The lease's end asked for it; only then are reports about it taken.
     pub due: bool,
+    /// What it became; set with `stored`.
     pub version: Option<Uuid>,
     pub files: u64,
     pub bytes: u64,
     /// JSON list of what was refused.
     pub skipped: String,
+    /// Code and detail, as the node or the service said.
     pub error: Option<(String, String)>,
 }
 
@@ -32,7 +37,7 @@ impl Column for State {
     }
 }
 
-/// Declares a job's outputs under an epoch; what is there already stays.
+/// Declares a job's outputs under an epoch; what is there already stays, so it may be said again.
 pub async fn declare(tx: &mut Tx, job: Uuid, epoch: u64, names: &[&str], now: Timestamp) -> Result<(), Error> {
     for (position, name) in (0_i64..).zip(names) {
         tx.execute(q::DECLARE, params![job, epoch, *name, position, now]).await?;
@@ -54,7 +59,7 @@ pub async fn get(tx: &mut Tx, job: Uuid, epoch: u64, name: &str) -> Result<Optio
     tx.optional(q::GET, params![job, epoch, name]).await?.map(|row| output(&row)).transpose()
 }
 
-/// Writes all that may change.
+/// Writes all that may change, by (job, epoch, name). Under the job's lock.
 pub async fn update(tx: &mut Tx, output: &Output, now: Timestamp) -> Result<(), Error> {
     let (code, detail) = output.error.clone().unzip();
     let values = params![
@@ -74,7 +79,8 @@ pub async fn update(tx: &mut Tx, output: &Output, now: Timestamp) -> Result<(), 
     tx.execute(q::UPDATE, values).await.map(drop)
 }
 
-/// Says of a version that it came after a newer lease of its job had begun.
+/// Says of a version that it came after a newer lease of its job had begun. It stays a version like any other; readers see
+/// the mark.
 pub async fn mark_late(tx: &mut Tx, version: Uuid) -> Result<(), Error> {
     tx.execute(q::MARK_LATE, params![version]).await.map(drop)
 }

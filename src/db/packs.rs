@@ -3,6 +3,14 @@
 //! Whoever adds or drops a reference, answers "known", or deletes, takes the rows' locks in the order of their numbers:
 //! shared to refer, exclusive to take away. A sealed pack's digest, key and sizes never change. Statements name at most
 //! [`BATCH`] rows.
+//!
+//! ```text
+//! writing -seal-> sealed -quarantine-> quarantined -replace_lost-> condemned
+//! ```
+//!
+//! `writing`: the key is written down and the object may or may not be there. Only `sealed` packs are found, offered, pinned
+//! or served. A quarantined one is still referred to, so that it is known what its layouts lack; the first equal pack that
+//! is sealed takes its place in them.
 
 use std::collections::BTreeMap;
 
@@ -13,19 +21,24 @@ use super::{Error, Row, Sql, Tx, list, placeholders};
 use crate::content::digest::{Digest, digest};
 use crate::params;
 
-/// Rows a statement names at most.
+/// Rows a statement names at most: within the parameters of either engine, few enough that a statement is brief.
 pub const BATCH: usize = 200;
 
 /// A sealed pack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pack {
+    /// The row's, rising in the order of reservation: the order of locking, and what makes packs neighbours. Means nothing
+    /// outside the database.
     pub number: u64,
     pub id: Digest,
     /// The object's key in the store.
     pub key: String,
+    /// The whole object.
     pub bytes: u64,
+    /// Of its index, without the header before it.
     pub index_bytes: u64,
     pub chunks: u32,
+    /// Sum of its chunks before compression.
     pub raw_bytes: u64,
     /// The upload that brought it.
     pub upload: Uuid,
@@ -46,7 +59,8 @@ pub struct Sealing {
     pub sample: Vec<SampleKey>,
 }
 
-/// First 16 bytes of BLAKE3(team, chunk id).
+/// First 16 bytes of BLAKE3(team, chunk id). 128 bits: two that are equal by chance do not happen, and a hit is proven
+/// against the pack's index before anything relies on it.
 pub type SampleKey = [u8; 16];
 
 /// The key of a team's chunk in the sample. Another team's is another key, so nobody can ask for it.
@@ -157,7 +171,9 @@ fn packs(rows: &[Row]) -> Result<Vec<Pack>, Error> {
     rows.iter().map(pack).collect()
 }
 
-/// Writes `keys` down as objects that may come to be, before any of them does. Answers the first number; they are consecutive.
+/// Writes `keys` down as objects that may come to be, before any of them does, so that a crash leaves orphans that are
+/// known. Answers the first number; they are consecutive. The counter's row is locked until the transaction ends: nothing
+/// else belongs in it.
 pub async fn reserve(tx: &mut Tx, team: Uuid, keys: &[String], now: Timestamp) -> Result<u64, Error> {
     let count = u64::try_from(keys.len()).unwrap_or(u64::MAX);
     let first: u64 = tx.one(q::NUMBERS, params![count]).await?.get(0)?;
@@ -173,7 +189,7 @@ pub async fn reserve(tx: &mut Tx, team: Uuid, keys: &[String], now: Timestamp) -
     Ok(first)
 }
 
-/// The team's sealed pack of this id.
+/// The team's sealed pack of this id; a unique index allows one. Not locked: it may be quarantined the next moment.
 pub async fn sealed(tx: &mut Tx, team: Uuid, id: &Digest) -> Result<Option<Pack>, Error> {
     tx.optional(q::SEALED, params![team, id.as_bytes()]).await?.as_ref().map(pack).transpose()
 }
@@ -206,7 +222,8 @@ pub async fn numbers_among(tx: &mut Tx, team: Uuid, ids: &[Digest]) -> Result<Ve
     rows.iter().map(|row| Ok((Digest::from_bytes(row.get(0)?), row.get(1)?))).collect()
 }
 
-/// Locks packs as [`lock_shared`] does and answers the ids of those that are *not* sealed any more.
+/// Locks packs as [`lock_shared`] does and answers the ids of those that are *not* sealed any more. Numbers without a row
+/// are passed over.
 pub async fn lock_all(tx: &mut Tx, numbers: &[u64]) -> Result<Vec<Digest>, Error> {
     debug_assert!(numbers.is_sorted());
     let mut gone = Vec::new();
@@ -224,8 +241,8 @@ pub async fn lock_all(tx: &mut Tx, numbers: &[u64]) -> Result<Vec<Digest>, Error
     Ok(gone)
 }
 
-/// Locks packs against being taken away until the transaction ends, in the order of their numbers (`numbers` must rise),
-/// and answers those that are sealed.
+/// Locks packs against being taken away until the transaction ends, in the order of their numbers (`numbers` must rise), and
+/// answers those that are sealed. Shared, so that many commits may refer to the same packs at once.
 pub async fn lock_shared(tx: &mut Tx, numbers: &[u64]) -> Result<Vec<Pack>, Error> {
     debug_assert!(numbers.is_sorted());
     let mut found = Vec::with_capacity(numbers.len());
@@ -241,8 +258,10 @@ pub async fn lock_shared(tx: &mut Tx, numbers: &[u64]) -> Result<Vec<Pack>, Erro
     Ok(found)
 }
 
-/// Seals a pack whose object is stored: from now on it is found, offered and referred to. `false` when its row is not waiting
-/// for that any more. `Error::Taken` when the team has an equal pack already.
+/// Seals a pack whose object is stored: from now on it is found, offered and referred to. `false` when its row is not
+/// waiting for that any more. `Error::Taken` when the team has an equal pack already; on Postgres the transaction is spoilt
+/// by that and must be rolled back. A chunk of the sample that another pack holds too leads to this one from now on.
+/// `pack.sample` sorted and without repeats.
 pub async fn seal(tx: &mut Tx, pack: &Sealing, now: Timestamp) -> Result<bool, Error> {
     let sizes = params![pack.bytes, pack.index_bytes, pack.chunks, pack.raw_bytes, now];
     let mut values = params![pack.number, pack.team, pack.id.as_bytes(), pack.upload];
@@ -261,7 +280,8 @@ pub async fn seal(tx: &mut Tx, pack: &Sealing, now: Timestamp) -> Result<bool, E
     Ok(true)
 }
 
-/// Numbers of the packs that hold these chunks, and how many of them each holds. Not locked.
+/// Numbers of the packs that hold these chunks, and how many of them each holds. Not locked, and the packs may have been
+/// quarantined since: a candidate, no answer.
 pub async fn sampled(tx: &mut Tx, keys: &[SampleKey]) -> Result<BTreeMap<u64, u64>, Error> {
     let mut hits = BTreeMap::new();
     for batch in keys.chunks(BATCH) {
@@ -303,7 +323,8 @@ pub async fn neighbours(tx: &mut Tx, team: Uuid, of: &Pack, side: Side, most: us
     packs(&tx.all(sql, params![team, of.upload, of.number, most]).await?)
 }
 
-/// Pins packs for an upload. The caller holds their locks.
+/// Pins packs for an upload; pinning twice is pinning once. The caller holds their locks, or one could be taken away in
+/// between. A pin lives as long as its upload is open or committing.
 pub async fn pin(tx: &mut Tx, owner: Uuid, numbers: &[u64]) -> Result<(), Error> {
     if let [number] = numbers {
         tx.execute(q::PIN, params![owner, *number]).await?;
@@ -318,7 +339,8 @@ pub async fn pin(tx: &mut Tx, owner: Uuid, numbers: &[u64]) -> Result<(), Error>
     Ok(())
 }
 
-/// Pins for `owner` what the other live uploads of the dataset have pinned; answers how many packs that were.
+/// Pins for `owner` what the other live uploads of the dataset have pinned; answers how many packs that were, without those
+/// it had pinned itself. Locks them in the order of their numbers.
 pub async fn pin_offered(tx: &mut Tx, owner: Uuid, dataset: Uuid, now: Timestamp) -> Result<u64, Error> {
     tx.execute(q::PIN_OFFERED, params![owner, dataset, now]).await
 }
@@ -328,19 +350,20 @@ pub async fn pinned(tx: &mut Tx, owner: Uuid) -> Result<u64, Error> {
     tx.one(q::PINNED, params![owner]).await?.get(0)
 }
 
-/// Whether an upload of this node has pinned the pack, or pushes to a dataset whose versions refer to it.
+/// Whether an upload of this node has pinned the pack, or an open one goes to a dataset whose live versions refer to it.
 pub async fn is_open_to_node(tx: &mut Tx, number: u64, node: Uuid) -> Result<bool, Error> {
     Ok(tx.optional(q::PINNED_BY_NODE, params![number, node]).await?.is_some()
         || tx.optional(q::BESIDE_NODE, params![number, node]).await?.is_some())
 }
 
-/// Drops every pin of an upload.
+/// Drops every pin of an upload, in the transaction that ends it.
 pub async fn unpin(tx: &mut Tx, owner: Uuid) -> Result<(), Error> {
     tx.execute(q::UNPIN, params![owner]).await.map(drop)
 }
 
-/// Takes a sealed pack whose bytes are damaged out of service: not in the sample, never served, still referred to. `false` when
-/// it was not sealed any more.
+/// Takes a sealed pack whose bytes are damaged out of service: not in the sample, never served, still referred to. `false`
+/// when it was not sealed any more; so any number of readers may find the same damage. Versions that refer to it stay
+/// listed, and reading them fails in words.
 pub async fn quarantine(tx: &mut Tx, number: u64, now: Timestamp) -> Result<bool, Error> {
     let state: Option<String> = tx.optional(q::LOCK_ONE, params![number]).await?.map(|row| row.get(0)).transpose()?;
     if state.as_deref() != Some("sealed") {
@@ -351,8 +374,9 @@ pub async fn quarantine(tx: &mut Tx, number: u64, now: Timestamp) -> Result<bool
     Ok(true)
 }
 
-/// Lets layouts that refer to a damaged pack refer to its equal, just sealed, and gives the damaged ones up for collection.
-/// Answers how many were replaced.
+/// Lets layouts that refer to a damaged pack refer to its equal `by`, just sealed in this transaction, and gives the damaged
+/// ones up for collection. Answers how many were replaced. Equal id is equal index and equal chunks, so the layouts need no
+/// rewriting.
 pub async fn replace_lost(tx: &mut Tx, team: Uuid, id: &Digest, by: u64, now: Timestamp) -> Result<u64, Error> {
     let lost = tx.all(q::LOST, params![team, id.as_bytes()]).await?;
     for row in &lost {

@@ -10,23 +10,30 @@ use super::{Column, Error, Row, Tx};
 use crate::domain::staging::State;
 use crate::params;
 
+/// A staging's row. Identity, lease, node and epoch are fixed at [`insert`]; [`update`] writes the rest.
 #[derive(Debug, Clone)]
 pub struct Staging {
     pub id: Uuid,
     pub team: Uuid,
     pub job: Uuid,
+    /// `None` for one that only brings data near.
     pub lease: Option<Uuid>,
     /// Id and name.
     pub node: Option<(Uuid, String)>,
     pub state: State,
+    /// 1 at first, one more for each change of `state`; with the epoch the fence of [`update`].
     pub state_seq: u64,
+    /// How often it has been `ready`; numbers its receipts.
     pub ready_seq: u64,
+    /// The lease's, 0 without one.
     pub epoch: u64,
     pub bytes: Bytes,
+    /// The job's directory on the node, as its agent names it.
     pub path: Option<String>,
-    /// The newest receipt, as JSON.
+    /// The newest receipt, as JSON; `None` again when the node reports that it is ready no longer.
     pub receipt: Option<String>,
     pub error: Option<(String, String)>,
+    /// What its receipt must say; `None` until the service has looked into the inputs.
     pub expected: Option<Expected>,
     pub ready_by: Option<Timestamp>,
     pub created_at: Timestamp,
@@ -34,10 +41,11 @@ pub struct Staging {
     pub pulled: Option<(Timestamp, u64)>,
     pub changed_at: Timestamp,
     pub ready_at: Option<Timestamp>,
+    /// When the node had removed the directory; only then does it leave the node's list.
     pub cleaned_at: Option<Timestamp>,
 }
 
-/// Progress, as the node counts it.
+/// Progress, as the node counts it, in raw bytes: for people and estimates. Nothing is decided by it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Bytes {
     pub total: u64,
@@ -56,7 +64,7 @@ pub struct Expected {
     pub bytes: u64,
 }
 
-/// Who claims to look into a staging's inputs, and for how long.
+/// From when, and until when, somebody claims to look into a staging's inputs. No token: looking twice is harmless.
 #[derive(Debug, Clone, Copy)]
 pub struct Claim {
     pub now: Timestamp,
@@ -69,7 +77,7 @@ impl Column for State {
     }
 }
 
-/// Inserts an `accepted` staging.
+/// Inserts an `accepted` staging. [`Error::Taken`] when (job, lease) has a live one.
 pub async fn insert(tx: &mut Tx, staging: &Staging) -> Result<(), Error> {
     let lease = staging.lease.map_or(String::new(), |id| id.to_string());
     let node = staging.node.as_ref().map(|(id, _)| *id);
@@ -91,7 +99,7 @@ pub async fn get(tx: &mut Tx, team: Uuid, id: Uuid) -> Result<Option<Staging>, E
     tx.optional(q::GET, params![team, id]).await?.map(|row| staging(&row)).transpose()
 }
 
-/// The live staging of (job, lease).
+/// The live staging of (job, lease); `near` and `ready` are live too. `None` for the lease is the one without a node.
 pub async fn live(tx: &mut Tx, job: Uuid, lease: Option<Uuid>) -> Result<Option<Staging>, Error> {
     let lease = lease.map_or(String::new(), |id| id.to_string());
     tx.optional(q::LIVE, params![job, lease]).await?.map(|row| staging(&row)).transpose()
@@ -133,7 +141,8 @@ pub async fn node_pushes_to(tx: &mut Tx, node: Uuid, version: Uuid) -> Result<bo
     Ok(tx.optional(q::NODE_PUSHES, params![node, version]).await?.is_some())
 }
 
-/// Writes all that may change; `false` when the row's epoch or `state_seq` is not what the caller read.
+/// Writes all that may change; `false`, and nothing changed, when the row's epoch or `state_seq` is not what the caller
+/// read. Under the job's lock that cannot be, so the caller treats it as a bug.
 pub async fn update(tx: &mut Tx, staging: &Staging, was_seq: u64) -> Result<bool, Error> {
     let (code, detail) = staging.error.clone().unzip();
     let (pulled_at, pulled_bytes) = staging.pulled.unzip();
@@ -164,11 +173,13 @@ pub async fn update(tx: &mut Tx, staging: &Staging, was_seq: u64) -> Result<bool
     Ok(tx.execute(q::UPDATE, values).await? > 0)
 }
 
+/// Written apart from [`update`], and not undone by it.
 pub async fn set_expected(tx: &mut Tx, id: Uuid, expected: &Expected) -> Result<(), Error> {
     tx.execute(q::EXPECT, params![id, expected.tree, expected.files, expected.bytes]).await.map(drop)
 }
 
-/// Claims accepted stagings whose inputs nobody is looking into: (team, id).
+/// Claims live stagings, except those that are `near`, whose tree is not known and whose inputs nobody is looking into:
+/// (team, id), the longest waiting first.
 pub async fn claim_unchecked(tx: &mut Tx, claim: Claim, limit: u32) -> Result<Vec<(Uuid, Uuid)>, Error> {
     let rows = tx.all(q::CLAIM, params![claim.now, claim.until, limit]).await?;
     rows.iter().map(|row| Ok((row.get(0)?, row.get(1)?))).collect()
@@ -179,7 +190,8 @@ pub async fn unclaim(tx: &mut Tx, id: Uuid, at: Timestamp) -> Result<(), Error> 
     tx.execute(q::UNCLAIM, params![id, at]).await.map(drop)
 }
 
-/// Keeps a countersigned receipt for ever.
+/// Keeps a countersigned receipt for ever, as number `ready_seq` of the staging. [`Error::Taken`] when there is one of that
+/// number: no receipt is ever replaced.
 pub async fn add_receipt(tx: &mut Tx, staging: &Staging, envelope: &str, now: Timestamp) -> Result<(), Error> {
     tx.execute(q::ADD_RECEIPT, params![staging.id, staging.ready_seq, envelope, now]).await.map(drop)
 }
@@ -190,13 +202,15 @@ pub struct StoredPack {
     pub number: u64,
     /// The object's key.
     pub key: String,
-    /// The whole object; none when it was never sealed.
+    /// Length of the whole object; none when it was never sealed.
     pub bytes: Option<u64>,
+    /// As `bytes`: none when it was never sealed.
     pub id: Option<[u8; 32]>,
     pub is_sealed: bool,
 }
 
-/// Packs of a layout by number, those after `after`.
+/// Packs of a layout by number, those after `after`, whatever their state: a page at a time, since a layout may refer to
+/// very many.
 pub async fn layout_packs(tx: &mut Tx, layout: Uuid, after: u64, limit: u32) -> Result<Vec<StoredPack>, Error> {
     let rows = tx.all(q::LAYOUT_PACKS, params![layout, after, limit]).await?;
     let pack = |row: &Row| {

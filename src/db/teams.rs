@@ -12,7 +12,9 @@ use crate::params;
 pub struct Team {
     pub id: Uuid,
     pub name: String,
+    /// Of logical bytes; `None` for no limit.
     pub quota_bytes: Option<u64>,
+    /// Logical bytes of live versions, each counted whole: what deduplication saves is not the team's to spend.
     pub used_bytes: u64,
 }
 
@@ -30,7 +32,8 @@ pub async fn by_id(tx: &mut Tx, id: Uuid) -> Result<Option<Team>, Error> {
     tx.optional(q::BY_ID, params![id]).await?.map(team).transpose()
 }
 
-/// [`by_id`], holding the row's lock until the transaction ends: quota checks and their changes go through here.
+/// [`by_id`], holding the row's lock until the transaction ends: quota checks and their changes go through here, or two of
+/// them would both fit where one does.
 pub async fn lock(tx: &mut Tx, id: Uuid) -> Result<Option<Team>, Error> {
     tx.optional(q::LOCK, params![id]).await?.map(team).transpose()
 }
@@ -44,7 +47,7 @@ pub async fn page(tx: &mut Tx, after: &str, limit: u32) -> Result<Vec<Team>, Err
     tx.all(q::PAGE, params![after, limit]).await?.into_iter().map(team).collect()
 }
 
-/// Adds to (or, negative, takes from) the logical bytes of live versions.
+/// Adds to (or, negative, takes from) the logical bytes of live versions, in the transaction that makes or deletes one.
 pub async fn add_used(tx: &mut Tx, id: Uuid, bytes: i64) -> Result<(), Error> {
     tx.execute(q::ADD_USED, params![id, bytes]).await.map(drop)
 }

@@ -15,7 +15,9 @@ pub struct Bearer {
     pub id: Uuid,
     pub team: Uuid,
     pub team_name: String,
+    /// A word of `app::tokens`; so in the others.
     pub role: String,
+    /// Id and name, with role `node`.
     pub node: Option<(Uuid, String)>,
     pub expires_at: Option<Timestamp>,
     pub revoked_at: Option<Timestamp>,
@@ -37,6 +39,7 @@ pub struct Token {
 #[derive(Debug, Clone)]
 pub struct NewToken<'a> {
     pub id: Uuid,
+    /// BLAKE3 of the whole token. A fast hash is enough for 256 random bits.
     pub hash: [u8; 32],
     pub team: Uuid,
     pub role: &'a str,
@@ -77,7 +80,7 @@ fn bearer(row: Row) -> Result<Bearer, Error> {
     })
 }
 
-/// Tokens of a team in the order they were made, those after `after`.
+/// Tokens of a team in the order they were made, those after `after`; revoked and expired ones too.
 pub async fn page(tx: &mut Tx, team: Uuid, after: Option<Uuid>, limit: u32) -> Result<Vec<Token>, Error> {
     let after = after.map_or(String::new(), |id| id.to_string());
     tx.all(q::PAGE, params![team, after, limit]).await?.into_iter().map(token).collect()
@@ -100,7 +103,7 @@ pub async fn revoke(tx: &mut Tx, team: Uuid, id: Uuid, at: Timestamp) -> Result<
     Ok(tx.execute(q::REVOKE, params![team, id, at]).await? > 0)
 }
 
-/// Revokes whatever speaks for a node.
+/// Revokes whatever speaks for a node; for its removal.
 pub async fn revoke_of_node(tx: &mut Tx, node: Uuid, at: Timestamp) -> Result<(), Error> {
     tx.execute(q::REVOKE_OF_NODE, params![node, at]).await.map(drop)
 }

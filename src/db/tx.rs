@@ -16,11 +16,14 @@ use super::error::Error;
 use super::value::{Row, Sql, Text, Value};
 use super::wakeups::Wakeups;
 
-/// A transaction or a read session on either engine.
+/// A transaction or a read session on either engine. Holds a connection until it is dropped, so hold it briefly: requests
+/// beyond the pool wait, and are told to come again when that takes too long. After [`Error::Busy`], or any error on
+/// Postgres, a transaction is good for nothing but a rollback.
 #[derive(Debug)]
 pub struct Tx {
     pub(super) session: Session,
     pub(super) wakeups: Wakeups,
+    /// Said by [`Tx::notify`], kept until the commit.
     pub(super) topics: Vec<String>,
 }
 
@@ -33,7 +36,8 @@ pub(super) enum Session {
 }
 
 impl Tx {
-    /// Runs a statement; answers how many rows it changed.
+    /// Runs a statement; answers how many rows it changed. Zero is no error here: where the `WHERE` is a fence, the caller
+    /// asks for the number.
     pub fn execute(&mut self, sql: impl Into<Sql>, values: Vec<Value>) -> BoxFuture<'_, Result<u64, Error>> {
         let sql = sql.into();
         self.execute_boxed(sql, values)
@@ -52,7 +56,7 @@ impl Tx {
         })
     }
 
-    /// All rows. The statement bounds them (`LIMIT`), or the caller knows they are few.
+    /// All rows, collected in memory. The statement bounds them (`LIMIT`), or the caller knows they are few.
     pub fn all(&mut self, sql: impl Into<Sql>, values: Vec<Value>) -> BoxFuture<'_, Result<Vec<Row>, Error>> {
         let sql = sql.into();
         self.all_boxed(sql, values)
@@ -94,13 +98,15 @@ impl Tx {
         })
     }
 
-    /// The row that a statement always gives (`count(*)`, `RETURNING` after a certain change).
+    /// The row that a statement always gives (`count(*)`, `RETURNING` after a certain change); without one
+    /// [`Error::Refused`].
     pub async fn one(&mut self, sql: impl Into<Sql>, values: Vec<Value>) -> Result<Row, Error> {
         let row = self.optional(sql, values);
         row.await?.ok_or(Error::Refused(sqlx::Error::RowNotFound))
     }
 
-    /// Wakes whoever waits for `topic`, in every replica, once this transaction is committed. Saying it twice wakes once.
+    /// Wakes whoever waits for `topic`, in every replica, once this transaction is committed. Saying it twice wakes once. A
+    /// rolled back transaction wakes nobody.
     pub fn notify(&mut self, topic: impl Into<String>) {
         let topic = topic.into();
         if !self.topics.contains(&topic) {
@@ -108,7 +114,9 @@ impl Tx {
         }
     }
 
-    /// Makes the changes durable and sends the wake-ups. [`Error::Unavailable`] leaves open whether it happened.
+    /// Makes the changes durable and sends the wake-ups. [`Error::Unavailable`] leaves open whether it happened. On Postgres
+    /// the notifications are part of the transaction, so a replica hears of it exactly if it was committed; in this process
+    /// waiters are woken right after.
     pub fn commit(mut self) -> BoxFuture<'static, Result<(), Error>> {
         Box::pin(async move {
             let topics = std::mem::take(&mut self.topics);

@@ -18,15 +18,16 @@ pub struct Upload {
     pub team: Uuid,
     pub dataset: Uuid,
     pub standing: Standing,
-    /// Logical bytes announced.
+    /// Logical bytes announced when it was opened: what counts against the quota until it is over.
     pub bytes: u64,
-    /// Raw bytes of the packs it has sealed.
+    /// Raw bytes of the packs it has sealed; packs the team had already are not counted.
     pub sent: u64,
     pub output: Option<OutputOf>,
-    /// The node whose token opened it.
+    /// The node whose token opened it; no other node may use it.
     pub node: Option<Uuid>,
     /// The newest commit's operation.
     pub operation: Option<Uuid>,
+    /// Put off by every sign of life. The state stays `open` beyond it until the sweeper comes.
     pub expires_at: Timestamp,
 }
 
@@ -34,6 +35,7 @@ pub struct Upload {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutputOf {
     pub job: Uuid,
+    /// The lease under which the output was asked for, not the job's present one.
     pub lease_epoch: u64,
     pub name: String,
 }
@@ -54,7 +56,7 @@ impl ObjectKind {
     }
 }
 
-/// A stored tree or layout of an upload.
+/// A stored tree or layout of an upload, whole and of its digest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Object {
     pub key: String,
@@ -165,7 +167,7 @@ fn upload(row: &Row) -> Result<Upload, Error> {
     })
 }
 
-/// Adds a fresh upload.
+/// Adds a fresh, open upload.
 pub async fn insert(tx: &mut Tx, upload: &Upload, now: Timestamp) -> Result<(), Error> {
     let output = upload.output.as_ref();
     let values = params![
@@ -184,6 +186,7 @@ pub async fn insert(tx: &mut Tx, upload: &Upload, now: Timestamp) -> Result<(), 
     tx.execute(q::INSERT, values).await.map(drop)
 }
 
+/// Of any team: the caller judges who may see it.
 pub async fn get(tx: &mut Tx, id: Uuid) -> Result<Option<Upload>, Error> {
     tx.optional(q::GET, params![id]).await?.as_ref().map(upload).transpose()
 }
@@ -201,21 +204,23 @@ pub struct Holder {
     pub epoch: u64,
 }
 
-/// When something happens to an upload, and when it would end after it.
+/// When something happens to an upload, and when it would end after it. Both by the service's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lifetime {
     pub now: Timestamp,
     pub until: Timestamp,
 }
 
-/// Locks an open upload that this holder may add to, counts `sent` raw bytes and puts its end off. `false` when it is not open,
-/// not the holder's, expired or fenced; then nothing was changed.
+/// Locks an open upload that this holder may add to, counts `sent` raw bytes and puts its end off. `false` when it is not
+/// open, not the holder's, expired or fenced; then nothing was changed. It comes first in a transaction that adds to an
+/// upload: from here to the commit nobody can fence, end or commit it.
 pub async fn extend(tx: &mut Tx, holder: Holder, life: Lifetime, sent: u64) -> Result<bool, Error> {
     let values = params![holder.upload, holder.team, holder.epoch, life.until, life.now, sent];
     Ok(tx.execute(q::EXTEND, values).await? == 1)
 }
 
-/// Moves an upload from one standing to the next. `false` when it does not stand there any more.
+/// Moves an upload from one standing to the next. `false` when it does not stand there any more. What may follow what is
+/// [`Standing::after`]'s to say; this only sees to it that the step is taken from where it was judged.
 pub async fn advance(
     tx: &mut Tx,
     id: Uuid,
@@ -232,7 +237,7 @@ pub async fn set_operation(tx: &mut Tx, id: Uuid, operation: Uuid) -> Result<(),
     tx.execute(q::OPERATION, params![id, operation]).await.map(drop)
 }
 
-/// How many live uploads the team has, and the bytes they announced.
+/// How many live uploads the team has, and the bytes they announced. Under the team's lock, where a limit is judged by it.
 pub async fn live(tx: &mut Tx, team: Uuid, now: Timestamp) -> Result<(u64, u64), Error> {
     let row = tx.one(q::LIVE, params![team, now]).await?;
     Ok((row.get(0)?, row.get(1)?))
@@ -243,7 +248,8 @@ pub async fn overdue(tx: &mut Tx, now: Timestamp, most: u32) -> Result<Vec<Uploa
     tx.all(q::OVERDUE, params![now, most]).await?.iter().map(upload).collect()
 }
 
-/// Writes down a tree or layout before its object is.
+/// Writes a tree or layout down before its object is, so that a crash leaves a known orphan. The key is fresh; the same
+/// digest may be sent again under another.
 pub async fn add_object(
     tx: &mut Tx,
     upload: Uuid,
@@ -254,12 +260,13 @@ pub async fn add_object(
     tx.execute(q::ADD_OBJECT, params![key, upload, kind.word(), digest.as_bytes(), now]).await.map(drop)
 }
 
-/// Notes that the object is stored, whole and of the digest it was announced with.
+/// Notes that the object is stored, whole and of the digest it was announced with. `false` when that is noted already or the
+/// row is gone.
 pub async fn object_stored(tx: &mut Tx, key: &str, bytes: u64) -> Result<bool, Error> {
     Ok(tx.execute(q::OBJECT_STORED, params![key, bytes]).await? == 1)
 }
 
-/// The upload's stored tree or layout of this digest.
+/// The upload's stored tree or layout of this digest, the oldest if it was sent twice.
 pub async fn object(tx: &mut Tx, upload: Uuid, kind: ObjectKind, digest: &Digest) -> Result<Option<Object>, Error> {
     let row = tx.optional(q::OBJECT, params![upload, kind.word(), digest.as_bytes()]).await?;
     row.map(|row| Ok(Object { key: row.get(0)?, bytes: row.get(1)? })).transpose()
@@ -270,7 +277,8 @@ pub async fn objects(tx: &mut Tx, upload: Uuid) -> Result<u64, Error> {
     tx.one(q::OBJECTS, params![upload]).await?.get(0)
 }
 
-/// A commit has taken the object over: it is a version's or a layout's now.
+/// A commit has taken the object over, in the transaction that writes its key into a version or a layout; or the object is
+/// damaged and is forgotten. `false` when there is no such row.
 pub async fn take_object(tx: &mut Tx, key: &str) -> Result<bool, Error> {
     Ok(tx.execute(q::TAKE_OBJECT, params![key]).await? == 1)
 }

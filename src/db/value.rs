@@ -11,7 +11,8 @@ use uuid::Uuid;
 
 use super::error::Error;
 
-/// One bound parameter. NULLs are typed, since Postgres wants to know.
+/// One bound parameter. NULLs are typed, since Postgres wants to know. Times are cut to microseconds: what is read back may
+/// be a little earlier than what was written.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
     Int(Option<i64>),
@@ -65,6 +66,8 @@ impl std::fmt::Debug for Row {
 }
 
 impl Row {
+    /// Counted from 0. A type that the column cannot be read as is [`Error::Refused`]; a value that the type cannot mean,
+    /// [`Error::Column`].
     pub fn get<T: Column>(&self, column: usize) -> Result<T, Error> {
         T::of(self, column)
     }
@@ -82,7 +85,8 @@ impl Row {
     }
 }
 
-/// What can be read from a column.
+/// What can be read from a column. An implementor answers [`Error::Column`] for what it does not know, and never a default:
+/// a row that something else has written must not be taken for another.
 pub trait Column: Sized {
     fn of(row: &Row, column: usize) -> Result<Self, Error>;
 }
@@ -120,7 +124,8 @@ mapped_column! {
     [u8; 32], Vec<u8>, "32 bytes", |x| <[u8; 32]>::try_from(x).ok();
 }
 
-/// A statement's text, per engine. All of them live in the `mod q` of their aggregate, as constants.
+/// A statement's text, per engine. All of them live in the `mod q` of their aggregate, as constants; what a caller said
+/// comes in as parameters only.
 #[derive(Debug, Clone)]
 pub struct Sql {
     pub(super) sqlite: Text,
@@ -139,12 +144,14 @@ impl Sql {
         Self { sqlite: Text::Static(text), postgres: Text::Static(text) }
     }
 
-    /// Two texts that mean the same; for row locks and little else.
+    /// Two texts that mean the same; for row locks and little else. Both must take the same parameters and give the same
+    /// columns.
     pub const fn split(sqlite: &'static str, postgres: &'static str) -> Self {
         Self { sqlite: Text::Static(sqlite), postgres: Text::Static(postgres) }
     }
 
-    /// A text put together at run time from constants and [`placeholders`]. Never from what a caller said.
+    /// A text put together at run time from constants and [`placeholders`]. Never from what a caller said. Each length of a
+    /// list is another statement to the engine, so lists are bounded.
     pub fn built(text: String) -> Self {
         let text: std::sync::Arc<str> = text.into();
         Self { sqlite: Text::Built(text.clone()), postgres: Text::Built(text) }

@@ -2,6 +2,9 @@
 //!
 //! A version's row is written once; later only its current layout and its deletion change. Deleting drops the references to
 //! packs in the same transaction and leaves the objects to collection. Numbers rise for ever, also past deletions.
+//!
+//! What is deleted keeps its row, for the number and for whoever asks by id; whatever gives out a version gives live ones
+//! only.
 
 use jiff::Timestamp;
 use uuid::Uuid;
@@ -18,7 +21,9 @@ use crate::params;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DatasetRow {
     pub name: String,
+    /// The newest complete version's number.
     pub latest: Option<u64>,
+    /// Live ones, incomplete ones too; so are the `bytes`, which are logical.
     pub versions: u64,
     pub bytes: u64,
     pub created_at: Timestamp,
@@ -33,12 +38,16 @@ pub struct Version {
     /// The dataset's name.
     pub name: String,
     pub number: VersionNumber,
+    /// Of its tree: the version's identity. The same tree may be pushed again later under a new number.
     pub digest: Digest,
+    /// The tree's; `bytes` are what counts against the quota.
     pub counts: Counts,
     pub chunks: u64,
     pub incomplete: bool,
+    /// It came from an output after a newer lease of the job had begun.
     pub late: bool,
     pub tree_key: String,
+    /// Of the object as stored, compressed.
     pub tree_bytes: u64,
     pub created_at: Timestamp,
     pub layout: Layout,
@@ -48,11 +57,15 @@ pub struct Version {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
     pub id: Uuid,
+    /// 0 for a version's first, one more for each that replaced it; never used again.
     pub generation: u32,
     pub digest: Digest,
     pub key: String,
+    /// Of the object as stored, compressed.
     pub bytes: u64,
+    /// How many it refers to.
     pub packs: u64,
+    /// The end of the last grant given to a reader of this layout, and a little beyond.
     pub read_until: Timestamp,
 }
 
@@ -203,7 +216,8 @@ fn layout(row: &Row, at: usize) -> Result<Layout, Error> {
     })
 }
 
-/// The dataset's id, made on its first mention. Nothing shows a dataset that has no version.
+/// The dataset's id, made as `fresh` on its first mention; concurrent callers get the same. Nothing shows a dataset that has
+/// no version.
 pub async fn ensure_dataset(
     tx: &mut Tx,
     team: Uuid,
@@ -226,7 +240,7 @@ pub async fn dataset_name(tx: &mut Tx, dataset: Uuid) -> Result<String, Error> {
     tx.one(q::DATASET_NAME, params![dataset]).await?.get(0)
 }
 
-/// Whether the team wants names that every system can hold.
+/// Whether the team wants names that every system can hold: then trees of another profile are refused at commit.
 pub async fn is_portable(tx: &mut Tx, team: Uuid) -> Result<bool, Error> {
     Ok(tx.one(q::PROFILE, params![team]).await?.get::<String>(0)? == "portable")
 }
@@ -252,7 +266,8 @@ pub async fn list_datasets(
     rows.iter().map(dataset).collect()
 }
 
-/// Live versions for [`crate::domain::version::resolve`], newest first: enough of them to decide.
+/// Live versions for [`crate::domain::version::resolve`], newest first: enough of them to decide, two at most. For a digest
+/// the newest of the lowest and of the highest that begin so: if these differ it is ambiguous, whatever lies between.
 pub async fn candidates(tx: &mut Tx, dataset: Uuid, selector: &Selector) -> Result<Vec<Version>, Error> {
     let mut rows = Vec::new();
     match selector {
@@ -281,7 +296,7 @@ pub async fn newest(tx: &mut Tx, dataset: Uuid) -> Result<Option<Version>, Error
     tx.optional(q::NEWEST, params![dataset]).await?.as_ref().map(version).transpose()
 }
 
-/// A live version.
+/// A live version of any team: the caller judges who may see it.
 pub async fn get(tx: &mut Tx, id: Uuid) -> Result<Option<Version>, Error> {
     tx.optional(q::GET, params![id]).await?.as_ref().map(version).transpose()
 }
@@ -291,7 +306,8 @@ pub async fn list_versions(tx: &mut Tx, dataset: Uuid, below: u64, most: u32) ->
     tx.all(q::PAGE, params![dataset, below, most]).await?.iter().map(version).collect()
 }
 
-/// Locks a dataset, so that its newest version stays the newest until the transaction ends.
+/// Locks a dataset, so that no other commit makes its newest version until the transaction ends. It does not keep versions
+/// from being deleted.
 pub async fn lock_dataset(tx: &mut Tx, dataset: Uuid) -> Result<(), Error> {
     tx.one(q::LOCK_DATASET, params![dataset]).await.map(drop)
 }
@@ -302,7 +318,8 @@ pub async fn take_number(tx: &mut Tx, dataset: Uuid) -> Result<VersionNumber, Er
     VersionNumber::new(row.get(0)?).ok_or(Error::Column { column: 0, expected: "a version's number" })
 }
 
-/// Adds a version and its first layout, refers to `packs` (whose locks the caller holds).
+/// Adds a version and its first layout, refers to `packs` (whose locks the caller holds). From the commit on it is seen,
+/// whole; the objects it names are in the store before.
 pub async fn insert(tx: &mut Tx, version: &Version, packs: &[u64]) -> Result<(), Error> {
     let counts = &version.counts;
     let mut values =
@@ -331,7 +348,8 @@ pub async fn take_generation(tx: &mut Tx, version: Uuid) -> Result<u32, Error> {
     tx.one(q::GENERATION, params![version]).await?.get(0)
 }
 
-/// Lets a newer generation take the place of a version's layout. The old one's references are dropped with it.
+/// Lets a newer generation take the place of a version's layout. The old one's references are dropped with it, so readers by
+/// the old one are told to read the version again. `false` when the version is deleted.
 pub async fn replace_layout(
     tx: &mut Tx,
     version: Uuid,
@@ -345,7 +363,8 @@ pub async fn replace_layout(
     Ok(tx.execute(q::SET_LAYOUT, params![version, layout.id]).await? == 1)
 }
 
-/// Marks a version deleted and drops its references. Answers its bytes, `None` when it was not there.
+/// Marks a version deleted, drops its references and gives its bytes back to the team. Answers its bytes, `None` when it was
+/// not there. The row is locked by it, so a check of who holds on to the version belongs after it, in the same transaction.
 pub async fn delete(tx: &mut Tx, id: Uuid, now: Timestamp) -> Result<Option<u64>, Error> {
     let Some(row) = tx.optional(q::DELETE, params![id, now]).await? else { return Ok(None) };
     let (team, bytes): (Uuid, u64) = (row.get(0)?, row.get(1)?);
@@ -360,17 +379,19 @@ pub async fn some_ids(tx: &mut Tx, dataset: Uuid) -> Result<Vec<Uuid>, Error> {
     tx.all(q::IDS, params![dataset]).await?.iter().map(|row| row.get(0)).collect()
 }
 
-/// A layout of this version that is still there.
+/// A layout of this version that is still there. A replaced one is gone, although its object may still be.
 pub async fn get_layout(tx: &mut Tx, version: Uuid, id: Uuid) -> Result<Option<Layout>, Error> {
     tx.optional(q::LAYOUT, params![id, version]).await?.map(|row| layout(&row, 0)).transpose()
 }
 
-/// Says that somebody may read by this layout until then. `false` when that is known already or the layout is gone.
+/// Says that somebody may read by this layout until then; the mark only rises. `false` when that is known already or the
+/// layout is gone.
 pub async fn read_until(tx: &mut Tx, id: Uuid, until: Timestamp) -> Result<bool, Error> {
     Ok(tx.execute(q::READ_UNTIL, params![id, until]).await? == 1)
 }
 
-/// Ids of packs the layout refers to that cannot be read any more; some of them, if any.
+/// Ids of packs the layout refers to that cannot be read any more; some of them, if any. Empty is "sound as far as is
+/// known": damage is found by reading.
 pub async fn dead_packs(tx: &mut Tx, layout: Uuid, most: u32) -> Result<Vec<Digest>, Error> {
     let rows = tx.all(q::DEAD, params![layout, most]).await?;
     rows.iter().map(|row| Ok(Digest::from_bytes(row.get(0)?))).collect()

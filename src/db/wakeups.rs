@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+/// A waiter woken for nothing costs one query; with a few thousand waiters that is rare enough.
 const SLOTS: usize = 256;
 
 /// The exchange of one process.
@@ -42,6 +43,7 @@ impl Wakeups {
     }
 
     /// Ends every wait, now and later, as if its deadline were over: the service is about to stop.
+    /// Long polls answer then with what they have.
     pub fn close(&self) {
         self.closing.cancel();
     }
@@ -50,7 +52,8 @@ impl Wakeups {
         self.closing.is_cancelled()
     }
 
-    /// Begins to listen. Do this *before* looking at the database: what is committed after it wakes the listener.
+    /// Begins to listen. Do this *before* looking at the database: what is committed after it wakes the listener; what was
+    /// committed before is seen by the look. The other way round a change in between would go unnoticed until the poll.
     pub fn listen(&self, topic: &str) -> Listener {
         Listener { slot: self.slot(topic).subscribe(), poll: self.poll, closing: self.closing.clone() }
     }
@@ -61,7 +64,7 @@ impl Wakeups {
     }
 }
 
-/// One waiter's ear.
+/// One waiter's ear. Several wake-ups between two waits count as one.
 #[derive(Debug)]
 pub struct Listener {
     slot: watch::Receiver<u64>,
@@ -79,7 +82,8 @@ pub enum Woken {
 }
 
 impl Listener {
-    /// Waits for a wake-up, the poll, or the deadline, whichever comes first.
+    /// Waits for a wake-up, the poll, or the deadline, whichever comes first. May be dropped and called again without losing
+    /// one. `LookAgain` may come for nothing: look, and wait again.
     pub async fn wait(&mut self, deadline: Instant) -> Woken {
         let until = deadline.min(Instant::now() + self.poll);
         tokio::select! {

@@ -5,10 +5,12 @@
 //! `state_seq` rises exactly when the state changes; `ready_seq` rises exactly when `ready` is entered; an ended staging stays ended.
 //!
 //! ```text
-//! without a node   accepted -> near                                        settled by the service
+//! without a node   accepted -> near | failed                               settled by the service
 //! with a node      accepted -> pulling -> verifying -> ready <-> unready   as the agent reports; steps may be skipped
-//!                  any of these -> failed                                  by a report, or because the inputs cannot be staged
-//!                  any of these -> cancelled | released                    by the caller | by the end of the lease
+//!                  unready -> pulling -> ...                               what was lost is fetched again
+//!                  any of these five -> failed                             by a report, or because the inputs cannot be staged
+//!                  any of these five -> released                           by the end of the lease
+//! either           whatever is not over -> cancelled                       by a caller, or with its job
 //! ```
 
 use jiff::{SignedDuration, Timestamp};
