@@ -15,7 +15,9 @@ use crate::domain::id::DatasetName;
 pub const IN_USE: Code = Code::new(Kind::Conflict, "in_use", "a job holds on to this version");
 
 impl App {
-    /// Whether this caller may open an upload into the dataset, for this declared output if one is named.
+    /// Whether this caller may open an upload into the dataset, for this declared output if one is named. Without a node and
+    /// an output anybody of the team may; with an output the job's declaration decides, also for a caller that is no node.
+    /// In the caller's transaction, so that what is allowed is still so when the upload is written.
     pub(super) async fn may_open(
         &self,
         tx: &mut Tx,
@@ -32,19 +34,23 @@ impl App {
 
     /// Whether this caller may read the version's bytes: anybody of its team; a node what is staged on it, and what the dataset
     /// it is pushing an output into holds already.
+    /// Asked by every use case that gives out a version's bytes or where they lie. `false` is answered as "no such version".
     pub(super) async fn may_read(&self, tx: &mut Tx, caller: &Caller, version: Uuid) -> Result<bool, Error> {
         let Some(node) = &caller.node else { return Ok(true) };
         Ok(self.node_may_read(tx, node.id, version).await? || stagings::node_pushes_to(tx, node.id, version).await?)
     }
 
     /// Whether the output that the upload is for comes after a newer lease of its job has begun.
+    /// Only a first answer: a lease that begins afterwards is noticed when the output is reported as stored.
     pub(super) async fn is_late(&self, tx: &mut Tx, upload: &Upload) -> Result<bool, Error> {
         let Some(output) = &upload.output else { return Ok(false) };
         let job = jobs::get(tx, upload.team, output.job).await?;
         Ok(job.is_some_and(|job| output.lease_epoch < job.epoch))
     }
 
-    /// Refuses to delete what a job that is not over holds on to. Said under the version's row lock.
+    /// Refuses to delete what a job that is not over holds on to. Said under the version's row lock, which whoever submits a
+    /// job takes too: so either the job sees that the version is gone, or this sees the job. The answer names ten jobs at
+    /// most.
     pub(super) async fn not_held_by_jobs(&self, tx: &mut Tx, version: Uuid) -> Result<(), Error> {
         let holding = jobs::holding(tx, version).await?;
         if holding.is_empty() {

@@ -2,6 +2,14 @@
 //!
 //! The agent is told states, not commands: it may be told the same again and makes it so. What it reports is fenced twice, by the process that speaks
 //! for the node and by the lease's epoch. A node sees its own stagings and nothing else of the team.
+//!
+//! ```text
+//! agent_hello   once a process: takes the node's place, enrols its key
+//! agent_work    long poll: all stagings that are the node's to do or to clean up, and a `seq` that names this state
+//! report_*      where it stands; `released` says that the directory is gone
+//! ```
+//!
+//! Order of locks in a report: job, node, then the rows of the job.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,16 +31,19 @@ use crate::domain::staging::{Move, State};
 use crate::transaction;
 
 pub const NODE_IN_USE: Code = Code::new(Kind::Conflict, "node_in_use", "another process speaks for this node");
+/// What is signed must lead to one agent: a key is never exchanged silently.
 pub const KEY_MISMATCH: Code = Code::new(Kind::Conflict, "key_mismatch", "the node is enrolled with another key");
 pub const FENCED: Code = Code::new(Kind::Conflict, "fenced", "the epoch is not the current one");
 pub const BAD_TRANSITION: Code =
     Code::new(Kind::Conflict, "bad_transition", "the report cannot follow the staging's state");
 
-/// A silent agent's place may be taken after this.
+/// A silent agent's place may be taken after this: two of an agent's long polls of 30 s, each of which is a sign of life.
 const SILENCE: SignedDuration = SignedDuration::from_secs(60);
 
 impl App {
     /// An agent starts: it takes the node's place unless another process was heard lately, and enrols its key on first use.
+    /// `instance` is the process's random id; the same one may say hello again at any time. Refused with [`NODE_IN_USE`] and
+    /// the time to wait, or with [`KEY_MISMATCH`] when the node signs with another key.
     pub async fn agent_hello(&self, caller: &Caller, hello: &Hello) -> Result<Welcome, Error> {
         let node = node_of(caller)?;
         let public: [u8; 32] =
@@ -63,6 +74,8 @@ impl App {
         })
     }
 
+    /// Under the node's lock. A key that any node has ever used is refused for another, so that a receipt's key says which
+    /// node made it.
     async fn enrol(&self, tx: &mut Tx, caller: &Caller, node: &CallerNode, public: [u8; 32]) -> Result<String, Error> {
         let key_id = key_id(&public);
         let key = keys::NodeKey { key_id: &key_id, team: caller.team, node: node.id, public_key: public };
@@ -85,7 +98,9 @@ impl App {
         }
     }
 
-    /// Everything the node should be doing, once it differs from what the agent has seen or the time is up.
+    /// Everything the node should be doing, once its `seq` differs from `seen` or the time is up; `wait` is within the
+    /// service's limit already. Counts as a sign of life. Unchanged work is answered too, at the end of the wait. Nothing is
+    /// lost when the answer is: the next call says the same.
     pub async fn agent_work(&self, caller: &Caller, seen: Option<&str>, wait: Duration) -> Result<Work, Error> {
         let node = node_of(caller)?;
         let deadline = Instant::now() + wait;
@@ -105,6 +120,8 @@ impl App {
         }
     }
 
+    /// `seq` is a hash over what the agent acts upon: each staging's id and state, its lease's end and release, the outputs
+    /// that are due. Progress of its own does not change it.
     async fn work_of(&self, node: &CallerNode) -> Result<Work, Error> {
         let mut session = self.db.snapshot().await?;
         let mut work = Work::default();
@@ -140,7 +157,13 @@ impl App {
         Ok((jobs::get(tx, row.team, row.job).await?, lease))
     }
 
-    /// Where the node stands with one staging.
+    /// Where the node stands with one staging. Said twice, it is done once; told by state, so a lost report is made good by
+    /// the next one. For `ready` the service must know what the receipt has to say: where the inputs have not been looked
+    /// into yet, that is done first, outside the transaction.
+    ///
+    /// Refused: [`FENCED`] for another lease epoch, [`NODE_IN_USE`] for another process, [`STAGING_OVER`] once it has ended,
+    /// [`BAD_TRANSITION`] for what cannot follow, `bad_receipt` for a `ready` that does not hold. Whatever is refused
+    /// changes nothing.
     pub async fn report_staging(
         self: &Arc<Self>,
         caller: &Caller,
@@ -164,6 +187,8 @@ impl App {
         })
     }
 
+    /// Both fences, under the job's and the node's locks; counts as a sign of life. The epoch is compared, no clock is
+    /// asked: a node that was cut off for hours and comes back is refused as surely as a fast one.
     async fn fence(
         &self,
         tx: &mut Tx,
@@ -182,6 +207,8 @@ impl App {
         Ok(nodes::seen(tx, node.id, &report.instance, None, self.clock.now()).await?)
     }
 
+    /// A report of `released` is no state here: it says that the directory was removed. Leaving `ready` drops the receipt
+    /// from the row; it stays among the staging's receipts.
     async fn apply_report(
         &self,
         tx: &mut Tx,
@@ -233,6 +260,8 @@ impl App {
         }
     }
 
+    /// Counts are taken as they are said. The pull's beginning, from which the estimate is made, is set anew when bytes fall
+    /// back or the staging was unready: then the node has begun again.
     fn take_progress(&self, row: &mut stagings::Staging, report: &StagingReport) {
         let now = self.clock.now();
         row.bytes = stagings::Bytes {
@@ -254,7 +283,8 @@ impl App {
         row.changed_at = now;
     }
 
-    /// The node has removed the directory: the staging leaves its list, and outputs it did not bring will not come.
+    /// The node has removed the directory: the staging leaves its list, and outputs it did not bring will not come. Refused
+    /// while the staging lives, since its directory is still needed. Said twice, it is done once.
     async fn cleaned_up(
         &self,
         tx: &mut Tx,
@@ -278,7 +308,8 @@ impl App {
         Ok(row)
     }
 
-    /// Ends what belongs to nodes that were removed: they will never report. Answers how many stagings there were.
+    /// Ends what belongs to nodes that were removed: they will never report. Answers how many stagings there were, 100 at
+    /// most; a live one takes two runs, first failed, then cleaned up.
     pub async fn bury_removed_nodes(&self) -> Result<usize, Error> {
         let orphans = stagings::of_removed_nodes(&mut self.db.read().await?).await?;
         for orphan in &orphans {

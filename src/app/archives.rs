@@ -2,6 +2,14 @@
 //!
 //! Memory does not grow with files: entries are walked from the stored tree and layout each time, in steps on the blocking pool, and only as far as
 //! whoever downloads has read. A subtree whose hard links lead out of it holds copies instead.
+//!
+//! ```text
+//! App::archive:          survey (pack list, leaders) -> measure (length, tag)            walks the tree, reads no pack
+//! VersionArchive::read:  entries -> parts of the range -> chunks from the packs          walks it again, each time
+//! ```
+//!
+//! The length is known before the first byte is sent, so `Content-Length` and `Range` hold. The archive's bytes are a
+//! function of the version, the subtree and the format (`content::archive`).
 
 use std::io;
 use std::ops::Range;
@@ -25,13 +33,16 @@ use crate::content::path::RelPath;
 use crate::content::tree::{self, Kind as EntryKind};
 use crate::db::versions::Version;
 
+/// A name or size that the format cannot hold, or too much to keep in memory for hard links.
 pub const ARCHIVE_REFUSED: Code = Code::new(Kind::Invalid, "archive_refused", "the version cannot be made an archive");
 
-/// Parts made ahead of whoever reads: bounded by bytes of headers and by number.
+/// Parts made ahead of whoever reads: bounded by bytes of headers and by number. Enough that a tree of small files is not a
+/// trip to the blocking pool for each, little enough to keep.
 const AHEAD_BYTES: u64 = 256 << 10;
 const AHEAD_PARTS: usize = 64;
 
-/// An archive that is measured, and where its files' bytes come from.
+/// An archive that is measured, and where its files' bytes come from. Cheap to clone and to keep; nothing is open in it. It
+/// reads by one layout generation: once that was replaced, reading ends with `layout_gone` at the next pack.
 #[derive(Debug, Clone)]
 pub struct VersionArchive {
     archive: Archive<Entries>,
@@ -55,12 +66,14 @@ impl VersionArchive {
         self.archive.length()
     }
 
-    /// Equal tags are equal bytes.
+    /// Equal tags are equal bytes: an `ETag`, by which a download may be resumed.
     pub fn tag(&self) -> String {
         self.archive.etag().to_string()
     }
 
-    /// The bytes `range` of the archive. The stream yields exactly these, or ends with an error.
+    /// The bytes `range` of the archive. The stream yields exactly these, or ends with an error. It is made as it is read:
+    /// dropping it stops the work, and a slow reader holds a bounded number of parts. Every chunk is proven before it
+    /// leaves.
     pub fn read(&self, app: &Arc<App>, range: Range<u64>) -> Plain {
         let opened = self.archive.parts(range).map_err(unmade);
         let (app, source) = (app.clone(), self.source.clone());
@@ -108,7 +121,8 @@ fn ahead(mut parts: Parts<Entries>) -> Result<Ahead, Error> {
 }
 
 impl App {
-    /// Measures the archive of a version or a subtree of it; walks the whole tree.
+    /// Measures the archive of a version or a subtree of it; walks the whole tree on the blocking pool and reads no pack.
+    /// `subtree` is a directory, to which the names in the archive are relative.
     pub(super) async fn archive(
         self: &Arc<Self>,
         version: &Version,
@@ -142,7 +156,8 @@ impl Entries {
         Merged::open(open(&self.tree_key)?, open(&self.layout_key)?)
     }
 
-    /// Reads the pack list, and learns which files outside the subtree are needed.
+    /// Reads the pack list, and learns which files outside the subtree are needed. Without a subtree no link leads out, and
+    /// nothing is walked.
     fn survey(&mut self) -> Result<Arc<[crate::content::pack::PackId]>, merge::Error> {
         let pairs = self.pairs()?;
         let packs = pairs.packs().into();

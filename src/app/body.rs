@@ -14,12 +14,14 @@ pub const BATCH_BYTES: usize = 1 << 20;
 /// Pieces gathered at most: a sender of many small ones pays with more batches, not with our memory.
 const BATCH_PIECES: usize = 512;
 
-/// The longest rest of a body that is taken for nothing: a pack of the usual largest size.
+/// The longest rest of a body that is taken for nothing: a pack of the usual largest size, 64 MiB, and a little.
 const DRAINED: u64 = 65 << 20;
 
 pub const LENGTH_MISMATCH: Code = Code::new(Kind::Malformed, "length_mismatch", "the body is not as long as announced");
 
 /// A body on its way in.
+/// Read by one use case, once, from its start. Which errors the stream may hold is the server's choice: a body that is too
+/// slow ends with one that says so.
 pub struct Body {
     stream: BoxStream<'static, Result<Bytes, Error>>,
     /// What `Content-Length` announced.
@@ -40,7 +42,9 @@ impl Body {
         Self { stream, length, taken: 0, ended: false }
     }
 
-    /// The next bytes, about [`BATCH_BYTES`] of them; empty at the end, which comes after exactly `length` bytes.
+    /// The next bytes, about [`BATCH_BYTES`] of them; empty at the end, which comes after exactly `length` bytes. More or
+    /// fewer than announced is [`LENGTH_MISMATCH`]: whoever stores what came must not take the first for the end. May be up
+    /// to one piece longer than a batch.
     pub async fn batch(&mut self) -> Result<Vec<Bytes>, Error> {
         let mut batch = Vec::new();
         let mut gathered = 0;
@@ -61,8 +65,9 @@ impl Body {
         Ok(batch)
     }
 
-    /// Takes the rest and forgets it, so that a sender who writes before it reads gets to read the answer. A rest that is long
-    /// is left: whoever sends that much is cut off.
+    /// Takes the rest and forgets it, so that a sender who writes before it reads gets to read the answer. A rest that is
+    /// long is left: whoever sends that much is cut off. Errors of the stream end it silently; the answer is decided
+    /// already.
     pub async fn drain(&mut self) {
         if self.length.saturating_sub(self.taken) > DRAINED {
             return;

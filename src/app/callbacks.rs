@@ -2,6 +2,9 @@
 //!
 //! A claim is a lease on a row: a replica that dies with it loses it after [`CLAIM`], and another attempts the same event under the same id. Per job one
 //! delivery is under way, the oldest; per receiver a few; each attempt is a task of its own, so that a slow receiver holds up nobody else.
+//!
+//! At least once, in the order of the events of a job. A delivery that is given up or refused for good ends; the job's next
+//! event goes on. Receivers know a repeat by the event's id.
 
 use std::sync::Arc;
 
@@ -16,20 +19,23 @@ use crate::domain::delivery::wait_after;
 use crate::transaction;
 use crate::webhook::{Attempt, Outcome, TIMEOUT};
 
-/// Attempts of one process at a time.
+/// Attempts of one process at a time: each is a connection and a body in memory.
 pub const AT_ONCE: u32 = 64;
 /// A claim outlives the longest attempt.
 const CLAIM: SignedDuration = SignedDuration::from_secs(TIMEOUT.as_secs().cast_signed() * 3);
 
 impl App {
-    /// Claims deliveries that are due, `limit` at most.
+    /// Claims deliveries that are due, `limit` at most, for [`CLAIM`]. Each is to be given to [`App::attempt_delivery`]; one
+    /// that is not is attempted by somebody once its claim runs out.
     pub async fn claim_deliveries(&self, limit: u32) -> Result<Vec<Claimed>, Error> {
         let now = self.clock.now();
         let until = now.checked_add(CLAIM).unwrap_or(now);
         transaction!(self.db, |tx| outbox::claim(tx, now, until, limit).await.map_err(Error::from))
     }
 
-    /// Attempts one claimed delivery and writes how it went.
+    /// Attempts one claimed delivery and writes how it went, in one transaction after the attempt. 410 disables the job's
+    /// callback for good and buries what still waits. An error means that the outcome could not be written, or that the
+    /// delivery could not be put together: the claim runs out, and it is attempted again.
     pub async fn attempt_delivery(&self, claimed: &Claimed) -> Result<(), Error> {
         let outcome = self.deliver(claimed).await?;
         let (id, job) = (claimed.event.id, claimed.event.job);
@@ -65,6 +71,8 @@ impl App {
         })
     }
 
+    /// One POST, with the event's document as it is to poll and the job's own secret. It makes no difference to the receiver
+    /// which attempt it is.
     async fn deliver(&self, claimed: &Claimed) -> Result<Outcome, Error> {
         let document = super::events::document(&claimed.event, &self.origin)?;
         let body = super::jobs::json(&document)?;
@@ -80,7 +88,8 @@ impl App {
         Ok(self.webhooks.deliver(attempt).await)
     }
 
-    /// Delivers until nothing is due. New events are taken up as they come, while slow receivers are still waited for.
+    /// Delivers until nothing is due. New events are taken up as they come, while slow receivers are still waited for. When
+    /// claiming fails, attempts under way are dropped with it and made again after their claims have run out.
     pub async fn deliver_callbacks(self: &Arc<Self>) -> Result<(), Error> {
         let mut running = tokio::task::JoinSet::new();
         loop {

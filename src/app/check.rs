@@ -4,6 +4,15 @@
 //! lies in its pack, adds up to its bytes and to the file's crc32. A line that says the same as the parent's needs no second
 //! look. Not checked: the whole-file digest, which is the client's claim until somebody reads. Blocks: it runs on the blocking
 //! pool.
+//!
+//! ```text
+//! tree + layout, joined --each file's line--> same place as in the parent?  yes: counted
+//!                                             no: its runs are looked up in the packs' indexes (cached) and summed
+//! ```
+//!
+//! Memory: the pack list with a number and a flag each, one index beside the cache, and what the joined walk holds for hard
+//! links. It decides nothing for good: packs may be lost and versions made meanwhile, so the transaction that makes the
+//! version looks again at what can change.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,13 +35,14 @@ use crate::db::versions::Version;
 use crate::store;
 
 pub const CHUNKS_GONE: Code = Code::new(Kind::Conflict, "chunks_gone", "packs that the layout names are not there");
+/// The client's to mend: it writes the layout anew. Packs are not sent again.
 const BAD_LAYOUT: Code = Code::new(Kind::Invalid, "bad_layout", "the layout does not fit the packs it names");
 const NOT_PORTABLE: Code = Code::new(Kind::Invalid, "not_portable", "the team takes portable trees only");
 
 /// Packs listed in a refusal.
 const LISTED: usize = 4096;
 
-/// What is to be judged.
+/// What is to be judged. Digests are what the commit said; keys are where the upload's objects lie.
 #[derive(Debug, Clone)]
 pub(super) struct Claimed {
     pub team: Uuid,
@@ -40,20 +50,26 @@ pub(super) struct Claimed {
     pub tree_key: String,
     pub layout: Digest,
     pub layout_key: String,
+    /// The team takes only trees whose header says the portable profile.
     pub portable: bool,
+    /// The dataset's newest version, to spare work by; none for a first one.
     pub parent: Option<Version>,
 }
 
 /// What a sound pair was found to hold.
 #[derive(Debug, Clone)]
 pub(super) struct Checked {
+    /// As the tree's lines add up, not as anybody claimed.
     pub counts: Counts,
     pub chunks: u64,
     /// Row numbers of the packs that are used, rising.
     pub packs: Vec<u64>,
 }
 
-/// Walks tree and layout once. Call it on the blocking pool.
+/// Walks tree and layout once, the tree a second time where it has hard links. Call it on the blocking pool. Answers
+/// [`CHUNKS_GONE`] with the packs to send again, `bad_layout` with the path, `not_portable`, the code of what is wrong with
+/// the tree or layout, or `corrupt` when the stored objects are not what was sent; a store that cannot be reached is passed
+/// on as such and judges nothing.
 pub(super) fn check(app: &App, handle: &Handle, claimed: &Claimed) -> Result<Checked, Error> {
     let tree = app.open_document(handle, &claimed.tree_key)?;
     let layout = app.open_document(handle, &claimed.layout_key)?;
@@ -105,7 +121,8 @@ async fn row_numbers(app: &App, team: Uuid, ids: &[PackId]) -> Result<Vec<u64>, 
     if gone.is_empty() { Ok(numbers) } else { Err(chunks_gone(&gone)) }
 }
 
-/// The refusal that says which packs to send again. The same whether a pack never was, is gone, or is another team's.
+/// The refusal that says which packs to send again, [`LISTED`] of them at most and how many there are. The same whether a
+/// pack never was, is gone, or is another team's.
 pub(super) fn chunks_gone(packs: &[PackId]) -> Error {
     let listed: Vec<String> = packs.iter().take(LISTED).map(ToString::to_string).collect();
     let detail = format!("{} of the packs that the layout names are not there", packs.len());
@@ -114,7 +131,7 @@ pub(super) fn chunks_gone(packs: &[PackId]) -> Error {
     Error::new(CHUNKS_GONE, detail, hint).with_data(json!({ "packs": listed, "count": packs.len() }))
 }
 
-/// Looks up runs of chunks in the indexes of their packs.
+/// Looks up runs of chunks in the indexes of their packs. Ordinals are places in the layout's pack list; numbers are rows.
 struct Places<'a> {
     app: &'a App,
     handle: &'a Handle,
@@ -137,6 +154,7 @@ impl Places<'_> {
         }
     }
 
+    /// Every run must lie within its pack; lengths must add up to the file's and the chunks' crc32s to the file's.
     fn check(&mut self, path: &RelPath, file: &FileLayout) -> Result<(), Error> {
         let mut sums = Sums::new();
         for segment in &file.segments {
@@ -176,6 +194,7 @@ impl Places<'_> {
         }
     }
 
+    /// Only packs that a line uses are referred to, whatever the list names.
     fn end(self, counts: Counts) -> Checked {
         let used = self.numbers.iter().zip(&self.used).filter(|(_, used)| **used);
         let mut packs: Vec<u64> = used.map(|(number, _)| *number).collect();
@@ -191,7 +210,7 @@ struct Parent {
     cursor: ParentCursor<Merged<Document, Document>>,
 }
 
-/// The parent spares work; where it cannot be read, the work is done.
+/// The parent spares work; where it cannot be read, the work is done. No error of it is told.
 fn open_parent(app: &App, handle: &Handle, parent: &Version) -> Option<Parent> {
     let tree = app.open_document(handle, &parent.tree_key).ok()?;
     let layout = app.open_document(handle, &parent.layout.key).ok()?;
@@ -213,7 +232,8 @@ fn bad_layout(path: &RelPath, why: Fault) -> Error {
         .with_data(json!({ "path": path.to_string() }))
 }
 
-/// A refused pair as an answer. Failing to read is the store's matter, not the pair's.
+/// A refused pair as an answer, with the whole chain of causes in `detail`, since it is the client's to mend. Failing to
+/// read is the store's matter, not the pair's.
 pub(super) fn refused(error: merge::Error) -> Error {
     let error = match error {
         merge::Error::Tree(tree::Error::Io(source)) | merge::Error::Layout(layout::Error::Io(source)) => {

@@ -6,6 +6,10 @@
 //!
 //! The operation outlives its request and the process: its claim runs out and another replica goes on, from the start or, when
 //! the version is there already, from the last step. How a version is made is in `making`.
+//!
+//! What may be said of each crash: before the transaction in brackets there is no version, and the next claim begins anew;
+//! after it there is one, and the next claim only writes the committed mark. At no point are there two versions of one
+//! operation.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,19 +29,23 @@ use crate::domain::version::{Act, UploadState};
 use crate::transaction;
 
 pub const OBJECT_MISSING: Code = Code::new(Kind::Conflict, "object_missing", "the tree or layout was not sent");
+/// Nobody's fault: the commit runs again at once.
 pub(super) const CHANGED: Code =
     Code::new(Kind::Unavailable, "dataset_changed", "the dataset changed while the commit was checked");
 
 /// Topic of workers that wait for a commit.
 pub const TOPIC: &str = "commits";
-/// How long a claim lasts without being renewed, and how often it is.
+/// How long a claim lasts without being renewed, and how often it is: three tries before it is lost.
 const CLAIM: Duration = Duration::from_secs(20);
 const RENEW: Duration = Duration::from_secs(6);
-/// Runs of a commit that failed for passing reasons only.
+/// Runs of a commit that failed for passing reasons only, with pauses that double from 2 s to 64 s.
 const ATTEMPTS: u64 = 30;
 
 impl App {
-    /// Begins to commit. The same commit said again is the same operation, until it failed: then it is tried anew.
+    /// Begins to commit. The same commit said again is the same operation, until it failed: then it is tried anew. So a
+    /// client that lost the answer repeats the request, without an Idempotency-Key. [`OBJECT_MISSING`] when tree or layout
+    /// were not sent; other packs may be missing still, which the operation finds out. From here on the upload takes nothing
+    /// until the operation ends.
     pub async fn commit_upload(
         &self,
         caller: &Caller,
@@ -93,7 +101,8 @@ impl App {
         Ok(found.filter(|found| (found.tree, found.layout, found.incomplete) == said))
     }
 
-    /// How an operation stands; waits up to `wait` while it runs.
+    /// How an operation stands; waits up to `wait` while it runs, cut to the service's limit. Seen by whoever sees its
+    /// upload.
     pub async fn get_operation(
         &self,
         caller: &Caller,
@@ -119,6 +128,7 @@ impl App {
         }
     }
 
+    /// The version is shown once the operation is done; absent when it was deleted since.
     async fn operation_document(&self, tx: &mut Tx, operation: Operation) -> Result<api::uploads::Operation, Error> {
         let done = operation.state == State::Done;
         let version = match operation.version.filter(|_| done) {
@@ -139,13 +149,15 @@ impl App {
         })
     }
 
-    /// Works on commits until none waits.
+    /// Works on commits until none waits, one after the other.
     pub async fn run_commits(self: &Arc<Self>) -> Result<(), Error> {
         while self.run_commit().await? {}
         Ok(())
     }
 
-    /// Claims one waiting commit and works on it to its end. `false` when none waited. May run in any number of replicas.
+    /// Claims one waiting commit and works on it to its end. `false` when none waited. May run in any number of replicas. An
+    /// error of the work is written into the operation, not answered; an error answered here is one of the database, and the
+    /// claim runs out.
     pub async fn run_commit(self: &Arc<Self>) -> Result<bool, Error> {
         let token = self.ids.uuid();
         let claimed = transaction!(self.db, |tx| {
@@ -169,7 +181,8 @@ impl App {
         Ok(true)
     }
 
-    /// Runs `work` while renewing the claim; `None` when the claim was lost.
+    /// Runs `work` while renewing the claim; `None` when the claim was lost, and then `work` is dropped where it stands.
+    /// What it had on the blocking pool runs to its end without effect.
     async fn keeping<T>(&self, claim: Claim, work: impl Future<Output = T>) -> Option<T> {
         let mut work = std::pin::pin!(work);
         loop {
@@ -193,7 +206,8 @@ impl App {
         transaction!(self.db, |tx| operations::renew(tx, claim, until).await.map_err(Error::from))
     }
 
-    /// Ends an operation. A failed commit opens its upload again, so that the client can mend what was named.
+    /// Ends an operation, with a problem document if it failed. A failed commit opens its upload again, so that the client
+    /// can mend what was named. Changes nothing when the claim was lost. Logged as an error only when a person must look.
     async fn finish(&self, operation: &Operation, claim: Claim, error: Option<Error>) -> Result<(), Error> {
         let problem = error.as_ref().map(|error| serde_json::json!(error.problem()).to_string());
         if let Some(error) = &error

@@ -1,8 +1,11 @@
 //! What the push and read roads keep in one process: all of it bounded, all of it dispensable.
 //!
-//! Nothing here is a fact; after a crash it starts empty. Bounds: request bodies that hold [`BODIES_MIB`]
-//! together, [`INDEX_CACHE_BYTES`] of pack indexes, [`RESERVED`] keys of each team that pushed (at most [`RESERVED_TEAMS`] teams), one lock for each pack that
-//! is arriving.
+//! Nothing here is a fact; after a crash it starts empty. Bounds: request bodies that hold [`BODIES_MIB`] together,
+//! [`INDEX_CACHE_BYTES`] of pack indexes, [`RESERVED`] keys of each team that pushed (for about [`RESERVED_TEAMS`] teams),
+//! one lock for each pack that is arriving.
+//!
+//! Permits are taken in one order, the pack's lock, then the team's memory, then everybody's, and none is waited for while
+//! holding a later one, so that waiters cannot block each other in a circle.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -22,13 +25,15 @@ pub const TEAM_BODIES_MIB: usize = 96;
 const LOCAL_BODY_MIB: u64 = 6;
 /// The same with a bucket, where two parts are held.
 const BUCKET_BODY_MIB: u64 = 20;
-/// Requests that have whole trees walked at a time; the others wait. A walk holds a zstd window of up to 8 MiB.
+/// Plans of stagings that have whole trees walked at a time; the others wait. Each tree that is open holds a zstd window of
+/// up to 8 MiB.
 pub const WALKS: usize = 4;
 /// Memory of cached pack indexes, as they are counted by [`index_cost`].
 pub const INDEX_CACHE_BYTES: usize = 24 << 20;
-/// Keys reserved by one transaction.
+/// Keys reserved by one transaction: one trip to the counter's row for so many packs, against as many orphans when the
+/// process ends.
 pub const RESERVED: usize = 16;
-/// Teams whose reserved keys are kept; when there are more, the keys of some are left as known orphans.
+/// Teams whose reserved keys are kept; when one more comes, all are dropped and their keys left as known orphans.
 pub const RESERVED_TEAMS: usize = 1024;
 
 /// One lock for each pack that is arriving, by team and pack id; gone with its last holder.
@@ -60,12 +65,15 @@ impl Data {
         }
     }
 
-    /// Waits for a turn to have whole trees walked; held until dropped, so by the walk itself and not only by who asked for it.
+    /// Waits for a turn to have whole trees walked; held until dropped, so by the walk itself and not only by who asked for
+    /// it. The error says that the semaphore was closed, which nobody does.
     pub(super) async fn walk(&self) -> Result<Arc<OwnedSemaphorePermit>, AcquireError> {
         self.walks.clone().acquire_owned().await.map(Arc::new)
     }
 
-    /// Waits until there is memory for a body of `length` bytes of this team; holds that until dropped. First come, first served.
+    /// Waits until there is memory for a body of `length` bytes of this team; holds that until dropped. First come, first
+    /// served, among the team's own first and then among all. Nothing of the body is read meanwhile, so the sender is held
+    /// up by its own connection.
     pub(super) async fn body_room(&self, team: Uuid, length: u64) -> Result<BodyRoom, AcquireError> {
         // a short body is held whole, once as it came and once as it goes
         let mib = u32::try_from((length.div_ceil(1 << 20) * 2).clamp(1, self.body_mib)).unwrap_or(1);
@@ -84,7 +92,8 @@ impl Data {
         Ok(BodyRoom { _permits: (of_team, of_all) })
     }
 
-    /// Waits until no other request of this process brings the same pack of the same team; holds that until dropped.
+    /// Waits until no other request of this process brings the same pack of the same team; holds that until dropped. Spares
+    /// storing it twice; another replica may still do so, which the sealing transaction sorts out.
     pub(super) async fn arrival(&self, team: Uuid, pack: PackId) -> OwnedMutexGuard<()> {
         let lock = {
             let mut arriving = locked(&self.arriving);
@@ -99,12 +108,13 @@ impl Data {
         lock.lock_owned().await
     }
 
-    /// A reserved number and key of the team, if one is left.
+    /// A reserved number and key of the team, if one is left. Taken is used up, whatever becomes of it: a key is written
+    /// once.
     pub(super) fn take_key(&self, team: Uuid) -> Option<(u64, Key)> {
         locked(&self.reserved).get_mut(&team)?.pop_front()
     }
 
-    /// Keeps reserved keys for later.
+    /// Keeps reserved keys for later. Their rows are in SQL already.
     pub(super) fn keep_keys(&self, team: Uuid, keys: impl IntoIterator<Item = (u64, Key)>) {
         let mut reserved = locked(&self.reserved);
         reserved.retain(|_, keys| !keys.is_empty());
@@ -136,7 +146,7 @@ pub(super) struct IndexCache {
 
 #[derive(Debug, Default)]
 struct Cached {
-    /// By row number: a pack's row never changes its content.
+    /// By row number: a pack's row never changes its content. With the tick of its last use.
     indexes: HashMap<u64, (Arc<PackIndex>, u64)>,
     used: usize,
     clock: u64,
@@ -156,6 +166,8 @@ impl IndexCache {
         Some(index.clone())
     }
 
+    /// May push out any entry, this one too when it is the largest. Evicting looks at every entry: there are a few hundred
+    /// of usual size.
     pub(super) fn put(&self, number: u64, index: Arc<PackIndex>) {
         let cost = index_cost(&index);
         let mut cached = locked(&self.inner);
@@ -171,6 +183,7 @@ impl IndexCache {
         }
     }
 
+    /// For a pack that was found damaged: its index must be read and proven again.
     pub(super) fn forget(&self, number: u64) {
         let mut cached = locked(&self.inner);
         if let Some((index, _)) = cached.indexes.remove(&number) {

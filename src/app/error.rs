@@ -3,6 +3,9 @@
 //! [`Kind`] says what the caller shall do and decides the HTTP status; a [`Code`] is the stable word for programs, fixed
 //! together with its title in one constant; `detail` and `hint` are for people and never hold another team's facts, a secret
 //! or a driver's text. What the log needs besides is the `source`.
+//!
+//! One error type for the whole room, so that the server maps it in one place and an operation can keep it as it is.
+//! `Display` is for logs; what goes over the wire is [`Error::problem`].
 
 use std::time::Duration;
 
@@ -10,6 +13,8 @@ use crate::api::problem::Problem;
 use crate::{db, store};
 
 /// What shall the caller do?
+/// Of two that fit, the one that tells the caller to do what will help. A new kind is a new answer to that question, not a
+/// new thing that went wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// There is no such thing, or it is another team's.
@@ -60,7 +65,8 @@ impl Kind {
     }
 }
 
-/// A stable code with its kind and title. One constant per code: `const FENCED: Code = Code::new(Kind::Conflict, "fenced", "the epoch is not the current one")`.
+/// A stable code with its kind and title. One constant per code: `const FENCED: Code = Code::new(Kind::Conflict, "fenced",
+/// "the epoch is not the current one")`. Programs decide by `code`: it is never renamed and never gets another kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Code {
     pub kind: Kind,
@@ -83,10 +89,13 @@ pub struct Error {
     pub detail: String,
     /// What to do next.
     pub hint: String,
-    /// Further facts for programs, by code. Boxed to keep results small.
+    /// Further facts for programs, by code: packs to send again, the field at fault, the present epoch. Boxed to keep
+    /// results small.
     pub data: Option<Box<serde_json::Value>>,
-    /// When to come again, with `TooMany` and `Unavailable`.
+    /// When to come again, with `TooMany`, `Unavailable` and where a conflict passes by itself.
     pub retry_after: Option<Duration>,
+    /// For the log alone; never on the wire. Also what tells contention from refusal, so whoever wraps a database's error
+    /// keeps it here.
     #[source]
     pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
@@ -118,7 +127,7 @@ impl Error {
         self.code.kind
     }
 
-    /// The wire form; operations keep it as well.
+    /// The wire form (RFC 9457); operations keep it as well. The request's id is the server's to add.
     pub fn problem(&self) -> Problem {
         Problem {
             kind: "about:blank".to_owned(),
@@ -132,7 +141,8 @@ impl Error {
         }
     }
 
-    /// The same request may succeed later.
+    /// The same request may succeed later, unchanged. Also decides whether a commit runs again and whether a refused body is
+    /// drained.
     pub fn is_retryable(&self) -> bool {
         matches!(self.kind(), Kind::Unavailable | Kind::TooMany)
     }
@@ -142,12 +152,14 @@ impl Error {
         Self::new(NOT_FOUND, format!("there is no {thing} `{name}`"), hint)
     }
 
-    /// One field of a request cannot mean anything.
+    /// One field of a request cannot mean anything. `what` follows the field's name in the sentence and quotes what was said
+    /// only escaped.
     pub fn invalid(field: &str, what: impl std::fmt::Display, hint: impl Into<String>) -> Self {
         Self::new(INVALID, format!("`{field}`: {what}"), hint).with_data(serde_json::json!({ "field": field }))
     }
 
-    /// A name that is taken becomes the caller's conflict; any other failure of the database stays what it is.
+    /// A name that is taken becomes the caller's conflict; any other failure of the database stays what it is. Return it at
+    /// once: on Postgres the transaction is spoilt.
     pub fn on_taken(error: db::Error, code: Code, detail: impl FnOnce() -> String, hint: &str) -> Self {
         if error.is_taken() { Self::new(code, detail(), hint).with_source(error) } else { error.into() }
     }
@@ -157,7 +169,7 @@ impl Error {
         Self::new(DENIED, detail, hint)
     }
 
-    /// A state that our own code should have made impossible.
+    /// A state that our own code should have made impossible. `detail` goes to the caller: no secret, no other team's facts.
     pub fn internal(detail: impl Into<String>) -> Self {
         Self::new(INTERNAL, detail, "this is a fault of the service; report it with the request id")
     }

@@ -2,6 +2,9 @@
 //!
 //! A fact gets its id where it happens and keeps it. Use cases collect facts and write them last, in the transaction of the change itself
 //! ([`crate::db::outbox::append`]). The document here is the same for every reader.
+//!
+//! Order: a team's events have rising numbers in the order of commits, so a poll that has seen one never misses an earlier
+//! one. A poller names the last event by its id.
 
 use std::time::Duration;
 
@@ -23,12 +26,14 @@ use crate::transaction;
 pub struct Poll {
     /// Id of the last event seen.
     pub after: Option<Uuid>,
+    /// Within the service's limit already ([`App::wait`]).
     pub wait: Duration,
     pub limit: u32,
 }
 
 impl App {
-    /// A fact about a job, to be appended to the outbox at the end of the transaction.
+    /// A fact about a job, to be appended to the outbox at the end of the transaction. `data` is the document as it is at
+    /// this moment, and stays so. Whether there is a callback is decided here, by the job's row.
     pub(super) fn fact<T: Serialize>(&self, job: &Job, kind: &'static str, data: &T) -> Result<NewEvent, Error> {
         let data = serde_json::to_string(data)
             .map_err(|error| Error::internal("an event cannot be written as JSON").with_source(error))?;
@@ -39,7 +44,9 @@ impl App {
         Ok(NewEvent { id: self.ids.uuid(), job: job.id, kind, data, callback })
     }
 
-    /// A team's events after the one last seen, oldest first; waits for one when there is none.
+    /// A team's events after the one last seen, oldest first; waits for one when there is none, and answers an empty page
+    /// when the time is up. `next` is the last item's id also on the last page: poll again with it. `source` is the
+    /// CloudEvents source, the service's origin.
     pub async fn events(&self, caller: &Caller, poll: &Poll, source: &str) -> Result<Page<Event>, Error> {
         let deadline = Instant::now() + poll.wait;
         let mut ear = self.db.wakeups().listen(&format!("events/{}", caller.team));
@@ -72,7 +79,8 @@ impl App {
         Ok(paging.page(rows.into_iter().map(delivery).collect(), |delivery| delivery.event.clone()))
     }
 
-    /// Sends an event to its callback again, from the first attempt; nothing happens to one that is still pending.
+    /// Sends an event to its callback again, from the first attempt; nothing happens to one that is still pending. Also
+    /// where the receiver has disabled the callback: who asks for it knows better.
     pub async fn replay_delivery(&self, caller: &Caller, event: Uuid) -> Result<(), Error> {
         transaction!(self.db, |tx| {
             if outbox::replay(tx, caller.team, event, self.clock.now()).await? {
@@ -85,17 +93,19 @@ impl App {
         })
     }
 
-    /// How long a caller may wait who asked for so many seconds.
+    /// How long a caller may wait who asked for so many seconds: never longer than the service's limit, which ends before
+    /// the request's own.
     pub fn wait(&self, seconds: Option<u32>) -> Duration {
         Duration::from_secs(seconds.unwrap_or(0).into()).min(self.settings.limits.longest_wait.0)
     }
 
+    /// The last act of a transaction: it takes the team's count, which every event of the team needs. No facts, no lock.
     pub(super) async fn tell(&self, tx: &mut Tx, team: Uuid, facts: &[NewEvent]) -> Result<(), Error> {
         Ok(outbox::append(tx, team, facts, self.clock.now()).await?)
     }
 }
 
-/// The CloudEvent of a row.
+/// The CloudEvent (1.0, structured JSON) of a row. `time` is when the change was made, not when it is told.
 pub(super) fn document(row: &outbox::Event, source: &str) -> Result<Event, Error> {
     let data = serde_json::from_str(&row.data)
         .map_err(|error| Error::internal("an event in the outbox cannot be read").with_source(error))?;

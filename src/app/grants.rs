@@ -1,8 +1,9 @@
 //! Grants: time-limited URLs for the bytes of packs, by which a reader needs no token and the service no bandwidth.
 //!
 //! A grant names a layout generation and only packs that it refers to; giving one notes on the layout how long somebody may
-//! read by it, so that what replaces it waits. Where the store cannot sign, the URL is the service's own, signed by its key:
-//! it says team, pack and end, and nothing else opens it.
+//! read by it. Where the store cannot sign, the URL is the service's own, signed by its key: it says team, pack and end, and
+//! nothing else opens it. A grant cannot be taken back: what it opens ends with its time, or when the pack is taken out of
+//! service in the case of our own URLs.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -29,8 +30,10 @@ pub const MAX_GRANTED: usize = 256;
 const SLACK: Duration = Duration::from_secs(15 * 60);
 
 impl App {
-    /// URLs for packs of a version that the caller may read. Packs that are said to be missing are looked at first, so that what
-    /// the store has lost is known here too, although readers ask the store itself.
+    /// URLs for packs of a version that the caller may read, in the order asked for. Packs that are said to be missing are
+    /// looked at first, so that what the store has lost is known here too, although readers ask the store itself. All or
+    /// nothing: one pack that is damaged ([`super::stored::PACK_QUARANTINED`]) or not the layout's refuses the whole
+    /// request. [`LAYOUT_GONE`] when the version has another layout by now.
     pub async fn grant(&self, caller: &Caller, request: &GrantRequest) -> Result<Grants, Error> {
         if request.packs.len() > MAX_GRANTED {
             let what = format!("names {} packs", request.packs.len());
@@ -60,6 +63,8 @@ impl App {
         Ok(Grants { grants })
     }
 
+    /// The packs by id, each with whether it is sealed, once the layout's mark is beyond `until`. The layout is looked at
+    /// again in the transaction that moves the mark, since it may have been replaced in between.
     async fn granted_packs(
         &self,
         caller: &Caller,
@@ -93,6 +98,7 @@ impl App {
         Ok(packs)
     }
 
+    /// A URL for one pack and when it ends. Ours ends on a whole second, as the URL carries it.
     async fn pack_url(
         &self,
         team: Uuid,
@@ -109,7 +115,8 @@ impl App {
         Ok((format!("/v1/packs/{id}?team={team}&exp={exp}&sig={signature}"), end))
     }
 
-    /// The pack behind a URL of ours, if its signature is right and its time is not over. One answer for everything else.
+    /// The pack behind a URL of ours, if its signature is right and its time is not over. One answer for everything else, so
+    /// that it cannot be used to ask which packs there are.
     pub async fn signed_pack(&self, pack: &str, team: &str, exp: i64, signature: &str) -> Result<Pack, Error> {
         let dead = || Error::new(LINK_DEAD, "its signature is wrong or its time is over", "ask for a new grant");
         let (Ok(id), Ok(team)) = (pack.parse::<PackId>(), Uuid::parse_str(team)) else { return Err(dead()) };
@@ -121,8 +128,8 @@ impl App {
         found.ok_or_else(|| quarantined(&[id.to_string()]))
     }
 
-    /// Header and index of a sealed pack of the caller's team. A node sees those that its own uploads
-    /// have pinned or may build on.
+    /// Header and index of a sealed pack of the caller's team, proven against its id. A node sees those that its own uploads
+    /// have pinned or may build on; others do not exist for it.
     pub async fn sealed_index(&self, caller: &Caller, pack: &str) -> Result<Vec<u8>, Error> {
         let id = pack_id(pack)?;
         let mut session = self.db.read().await?;

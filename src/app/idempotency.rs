@@ -11,6 +11,8 @@
 //!     Ok::<_, Error>(made)
 //! })
 //! ```
+//!
+//! Answers are kept sealed, for the time that the settings say; after that the same key is a new call.
 
 use uuid::Uuid;
 
@@ -22,7 +24,9 @@ pub const MISMATCH: Code =
     Code::new(Kind::Invalid, "idempotency_mismatch", "this Idempotency-Key was used for another request");
 
 impl App {
-    /// The answer an earlier call with this key got. The caller must go on to [`App::remember`] in the same transaction.
+    /// The answer an earlier call with this key got. To be called before anything else in the transaction: until it ends,
+    /// other calls with the key wait here. The caller must go on to [`App::remember`] in the same transaction. [`MISMATCH`]
+    /// when the key came with another route or body.
     pub async fn replay<T: serde::de::DeserializeOwned>(
         &self,
         tx: &mut Tx,
@@ -41,7 +45,8 @@ impl App {
             .map_err(|error| Error::internal("a remembered answer cannot be read").with_source(error))
     }
 
-    /// Remembers what this call is answered. Does nothing without a key.
+    /// Remembers what this call is answered, secrets that are shown once included. Does nothing without a key. Refusals are
+    /// not remembered: a repeat is judged anew.
     pub async fn remember<T: serde::Serialize>(
         &self,
         tx: &mut Tx,

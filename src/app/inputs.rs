@@ -3,6 +3,11 @@
 //! Runs in the background, claimed row by row, and may run twice. It computes the tree that the readiness receipt must name, refuses symlinks that lead
 //! out of it, and for a staging without a node proves every pack present, by its size in the store, before it says `near`. What is missing is named by
 //! file.
+//!
+//! ```text
+//! claim -> sources (versions, rules) -> [without a node: HEAD of every pack] -> walk of the trees -> one transaction
+//!          near (without a node) | expected tree written (with one) | failed, with the reason
+//! ```
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -37,7 +42,8 @@ const AT_ONCE: u32 = 4;
 const HEADS: usize = 16;
 /// Packs of one page.
 const PAGE: u32 = 500;
-/// A claim is lost after this, so that another replica takes over.
+/// A claim is lost after this, so that another replica takes over. It is not renewed: a look that takes longer is made
+/// twice, and the second finds what the first wrote.
 const CLAIM: SignedDuration = SignedDuration::from_mins(30);
 /// Wait after a store that could not be reached.
 const AGAIN: SignedDuration = SignedDuration::from_secs(10);
@@ -50,7 +56,7 @@ enum Found {
     Refused(Refused),
 }
 
-/// Why a staging cannot succeed.
+/// Why a staging cannot succeed, as its row and its plan say it. `code` is for programs.
 pub(super) struct Refused {
     pub code: &'static str,
     pub detail: String,
@@ -64,6 +70,8 @@ pub(super) struct Source {
 }
 
 impl Source {
+    /// Fails with `bad_job` for globs, shards or paths that mean nothing; submit has refused these before, so that is a job
+    /// of an older release.
     pub fn new(version: Version, input: &InputSpec, subtree: &[u8]) -> Result<Self, Refused> {
         let refused = |error: selection::Error| Refused { code: "bad_job", detail: error.to_string() };
         let selection = selection_of(input, subtree).map_err(refused)?;
@@ -72,7 +80,8 @@ impl Source {
 }
 
 impl App {
-    /// Looks into stagings that nobody has looked into; answers how many there were.
+    /// Looks into stagings that nobody has looked into, [`AT_ONCE`] at most and at once; answers how many there were, so
+    /// call it until it answers 0. One that fails is given back and tried again after [`AGAIN`].
     pub async fn look_into_stagings(self: &Arc<Self>) -> Result<usize, Error> {
         let now = self.clock.now();
         let claim = Claim { now, until: now.saturating_add(CLAIM).unwrap_or(now) };
@@ -98,7 +107,8 @@ impl App {
         }
     }
 
-    /// Computes what a staging must bring and, without a node, whether it is near; writes what was found.
+    /// Computes what a staging must bring and, without a node, whether it is near; writes what was found under the job's
+    /// lock, unless the staging has ended or is `near` meanwhile. An error changes nothing: the look is made again.
     pub(super) async fn look_into(self: &Arc<Self>, row: &stagings::Staging) -> Result<(), Error> {
         let found = match self.sources(row).await? {
             Ok(sources) => self.look_at(row, sources).await?,
@@ -153,6 +163,8 @@ impl App {
         Ok(Ok(sources))
     }
 
+    /// Presence first, since it is cheaper and its refusal names what to push. With a node the node finds out itself, by
+    /// pulling.
     async fn look_at(self: &Arc<Self>, row: &stagings::Staging, sources: Vec<Source>) -> Result<Found, Error> {
         if row.node.is_none() {
             for source in &sources {
@@ -171,8 +183,8 @@ impl App {
         })
     }
 
-    /// The tree of exactly what is staged of these inputs, and what it holds. The walk holds `turn` until it ends, also when nobody waits
-    /// for it any more.
+    /// The tree of exactly what is staged of these inputs, and what it holds; the inner error is the job's fault, the outer
+    /// one the store's. The walk holds `turn` until it ends, also when nobody waits for it any more.
     pub(super) async fn staged_of(
         self: &Arc<Self>,
         sources: Vec<Source>,
@@ -209,7 +221,8 @@ impl App {
         Ok(Err(Refused { code, detail: error.to_string() }))
     }
 
-    /// Packs of a version that the store does not have as they should be.
+    /// Packs of a version that the store does not have as they should be: never sealed, quarantined, absent, or of another
+    /// length. One HEAD each, [`HEADS`] at a time; no bytes are read, so damage inside a pack is not found here.
     async fn missing_packs(&self, version: &Version) -> Result<Vec<StoredPack>, Error> {
         let (mut after, mut missing) = (0, Vec::new());
         loop {
@@ -240,7 +253,7 @@ impl App {
         }
     }
 
-    /// Which files lie in missing packs, in words.
+    /// Which files lie in missing packs, in words: [`NAMED`] at most, in the tree's order.
     async fn name_missing(self: &Arc<Self>, version: &Version, missing: Vec<StoredPack>) -> Result<String, Error> {
         let handle = Handle::current();
         let ids: HashSet<[u8; 32]> = missing.iter().filter_map(|pack| pack.id).collect();
@@ -280,7 +293,8 @@ impl App {
         self.kind_of(version, path).await.map(drop)
     }
 
-    /// What lies at a path of a version: a file or a directory, else there is no such path.
+    /// What lies at a path of a version: a file or a directory, else there is no such path ([`PATH_NOT_FOUND`]). Walks the
+    /// tree up to it on the blocking pool.
     pub(super) async fn kind_of(self: &Arc<Self>, version: &Version, path: &RelPath) -> Result<EntryKind, Error> {
         let (app, handle, key, wanted) = (self.clone(), Handle::current(), version.tree_key.clone(), path.clone());
         let walked = tokio::task::spawn_blocking(move || {

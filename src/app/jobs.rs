@@ -2,6 +2,9 @@
 //!
 //! At submit every input is resolved to a version that the job then keeps, so that what runs is what was meant, whatever `@latest` becomes. A refusal
 //! leaves nothing behind. The callback's secret is shown once and kept sealed.
+//!
+//! Everything that belongs to a job (leases, stagings, outputs) changes under the lock of the job's row, taken first
+//! ([`App::locked_job`]), and is told last ([`App::tell`]).
 
 use std::sync::Arc;
 
@@ -26,17 +29,19 @@ pub const DATASET_NOT_FOUND: Code = Code::new(Kind::NotFound, "dataset_not_found
 pub const JOB_OVER: Code = Code::new(Kind::Conflict, "job_over", "the job is over");
 pub const CALLBACK_REFUSED: Code = Code::new(Kind::Invalid, "callback_refused", "the callback URL may not be used");
 
-/// What a sealed callback secret is, for [`super::Keys::seal`].
+/// What a sealed callback secret is, for [`super::Keys::seal`]. Never changed: what was sealed under it would not open.
 pub(super) const CALLBACK: &str = "callback secret";
 
-/// An input resolved before the transaction begins.
+/// An input resolved before the transaction begins; the transaction sees to it that the version is still there.
 struct Resolved {
     version: versions::Version,
     path: String,
 }
 
 impl App {
-    /// Declares a job.
+    /// Declares a job. Everything is judged first: the spec as a whole, then each input's version and path, so that a typing
+    /// error is known at once and not on the node. Answered with the callback's secret, which is shown this once (and to a
+    /// repeat with the same Idempotency-Key).
     pub async fn submit_job(
         self: &Arc<Self>,
         caller: &Caller,
@@ -64,6 +69,8 @@ impl App {
         })
     }
 
+    /// The versions are locked in the order of their ids, so that none is deleted before the job that keeps it is there. The
+    /// outputs' declaration stands under epoch 0.
     async fn insert_job(
         &self,
         tx: &mut Tx,
@@ -106,6 +113,8 @@ impl App {
         Ok(row)
     }
 
+    /// References and names by their own parsers, all else by [`job::check`]; the callback's URL as far as that goes without
+    /// resolving its name.
     fn check_spec(&self, spec: &JobSpec) -> Result<(), Error> {
         let input = |input: &'_ InputSpec| -> Result<(), Error> {
             DatasetRef::parse(input.from.as_bytes()).map(drop).map_err(|error| bad_job(vec![error.to_string()]))
@@ -135,7 +144,8 @@ impl App {
         })
     }
 
-    /// Finds the version an input means, and the path in it.
+    /// Finds the version an input means, and the path in it. An incomplete version is refused unless the input says that it
+    /// will do.
     async fn resolve_input(self: &Arc<Self>, caller: &Caller, input: &InputSpec) -> Result<Resolved, Error> {
         let reference = DatasetRef::parse(input.from.as_bytes()).map_err(|error| bad_job(vec![error.to_string()]))?;
         let version = self.resolve_input_version(caller, &reference).await?;
@@ -192,7 +202,8 @@ impl App {
         Ok(paging.page(items, |job| job.id.clone()))
     }
 
-    /// Cancels a job: its lease ends, its stagings are cancelled, nothing comes back. Cancelled twice is cancelled.
+    /// Cancels a job: its lease ends, its stagings are cancelled, nothing comes back, whatever was due. Cancelled twice is
+    /// cancelled; one that is over otherwise is [`JOB_OVER`]. Nodes learn of it by their work lists and clean up.
     pub async fn cancel_job(&self, caller: &Caller, id: Uuid) -> Result<Job, Error> {
         transaction!(self.db, |tx| {
             let mut row = self.locked_job(tx, caller.team, id).await?;
@@ -214,11 +225,13 @@ impl App {
         })
     }
 
-    /// The job, locked: the first thing a transaction that changes anything of it does.
+    /// The job, locked: the first thing a transaction that changes anything of it does. What was read before is to be read
+    /// again.
     pub(super) async fn locked_job(&self, tx: &mut Tx, team: Uuid, id: Uuid) -> Result<jobs::Job, Error> {
         jobs::lock(tx, team, id).await?.ok_or_else(|| no_job(id))
     }
 
+    /// Inputs show their version as it is, or as it was at submit once it was deleted. Never with the callback's secret.
     pub(super) async fn job_document(&self, tx: &mut Tx, row: &jobs::Job) -> Result<Job, Error> {
         let spec = spec_of(row)?;
         let mut inputs = Vec::new();
@@ -262,6 +275,7 @@ fn domain_spec(spec: &JobSpec) -> job::Spec<'_> {
     }
 }
 
+/// All faults at once; for programs one by one in `data.faults`.
 fn bad_job(faults: Vec<String>) -> Error {
     let detail = faults.join("; ");
     Error::new(BAD_JOB, detail, "correct the job file and submit it again")
@@ -281,7 +295,7 @@ pub(super) fn spec_of(row: &jobs::Job) -> Result<JobSpec, Error> {
     stored(&row.spec)
 }
 
-/// JSON that we wrote ourselves.
+/// JSON that we wrote ourselves: what cannot be read is our bug, or something else has changed the row.
 pub(super) fn stored<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, Error> {
     serde_json::from_str(text).map_err(|error| Error::internal("a stored document cannot be read").with_source(error))
 }
@@ -330,7 +344,7 @@ pub(super) fn node_of(caller: &Caller) -> Result<&CallerNode, Error> {
         .ok_or_else(|| Error::denied("only a node's token may say this", "use the token that `dray node add` printed"))
 }
 
-/// Text from a node, within bounds.
+/// Text from a node, cut to `most` characters: a node must not fill the database.
 pub(super) fn cut(text: &str, most: usize) -> String {
     text.chars().take(most).collect()
 }

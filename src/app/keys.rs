@@ -3,6 +3,15 @@
 //! Kept in SQL, each sealed (AES-256-GCM) under the secret key file, so that a copy of the database signs nothing. Made when
 //! missing; two replicas that start together agree on one. A retired key signs no more but goes on verifying, and its public
 //! half is listed for ever. No secret leaves this file, not even in `Debug`.
+//!
+//! ```text
+//! secret key file --derive_key--> master --AES-256-GCM--> keys in SQL --> receipt (Ed25519), url (HMAC-SHA256), seal (AES-256-GCM)
+//! sealed text:  key id [8] | nonce [12] | ciphertext and tag        associated data: what it is (`context`)
+//! ```
+//!
+//! The keys are sealed under one that is derived from the file (BLAKE3 key derivation), so another use of the same file
+//! shares no key with this. The associated data says what a sealed value is: moved to where another kind is expected, it
+//! does not open.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -24,6 +33,7 @@ use crate::transaction;
 /// The 256 bits of the secret key file.
 pub type Secret = Zeroizing<[u8; 32]>;
 
+/// Nothing can be served without the right file: an operator's matter.
 pub const WRONG_SECRET: Code =
     Code::new(Kind::Corrupt, "wrong_secret_key", "the secret key file does not open this database's keys");
 
@@ -32,22 +42,25 @@ pub const WRONG_SECRET: Code =
 enum Purpose {
     /// Ed25519: countersigns receipts.
     Receipt,
-    /// HMAC-SHA256: links, grants, cursors of ours.
+    /// HMAC-SHA256: links and grants of ours.
     Url,
     /// AES-256-GCM: secrets kept in SQL.
     Seal,
 }
 
+/// The words stand in SQL and in the associated data: never changed.
 const PURPOSES: [(Purpose, &str); 3] = [(Purpose::Receipt, "receipt"), (Purpose::Url, "url"), (Purpose::Seal, "seal")];
 
 /// A signature over a receipt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signature {
     pub key_id: String,
+    /// 64 bytes, Ed25519.
     pub bytes: Vec<u8>,
 }
 
-/// All keys, opened. Shared by every request; [`Keys::reload`] takes in what another replica has made.
+/// All keys, opened. Shared by every request; [`Keys::reload`] takes in what another replica has made. A request works with
+/// the keys of one moment, and none waits while they are exchanged.
 pub struct Keys {
     secret: Secret,
     ring: RwLock<Arc<Ring>>,
@@ -59,7 +72,7 @@ impl fmt::Debug for Keys {
     }
 }
 
-/// Keys of one moment; current ones last.
+/// Keys of one moment; current ones last, retired ones before them for verifying and opening only.
 #[derive(Default)]
 struct Ring {
     receipt: Vec<(String, Ed25519KeyPair)>,
@@ -67,12 +80,13 @@ struct Ring {
     seal: Vec<([u8; SEAL_ID], LessSafeKey)>,
 }
 
-/// Bytes that name the key of a sealed text.
+/// Bytes that name the key of a sealed text, so that opening need not try them all.
 const SEAL_ID: usize = 8;
 const NONCE: usize = 12;
 
 impl Keys {
-    /// Opens the keys, making those that are missing.
+    /// Opens the keys, making those that are missing. Replicas that start together with the same secret agree on one of
+    /// each; with another secret this is [`WRONG_SECRET`].
     pub async fn open(db: &Db, secret: Secret, clock: &dyn Clock, ids: &dyn Ids) -> Result<Self, Error> {
         let made = PURPOSES.map(|(purpose, name)| fresh(purpose, name, &secret, clock, ids));
         transaction!(db, |tx| {
@@ -91,7 +105,7 @@ impl Keys {
         Ok(!keys::all_service(&mut db.read().await?).await?.is_empty())
     }
 
-    /// Reads the keys again.
+    /// Reads the keys again. Where that fails, those that were there go on being used.
     pub async fn reload(&self, db: &Db) -> Result<(), Error> {
         let rows = keys::all_service(&mut db.read().await?).await?;
         let ring = Arc::new(Ring::open(&self.secret, &rows)?);
@@ -99,7 +113,7 @@ impl Keys {
         Ok(())
     }
 
-    /// Retires the receipt key and makes a new one. What the old one signed stays verifiable.
+    /// Retires the receipt key and makes a new one, in one transaction. What the old one signed stays verifiable.
     pub async fn rotate_receipt_key(&self, app: &App) -> Result<(), Error> {
         let key = fresh(Purpose::Receipt, "receipt", &self.secret, &*app.clock, &*app.ids);
         transaction!(app.db, |tx| {
@@ -114,28 +128,32 @@ impl Keys {
         self.ring.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Signs what a receipt's envelope says, with the current key.
+    /// Signs what a receipt's envelope says (its pre-authentication encoding), with the current key. What is said is the
+    /// caller's to have checked.
     pub fn sign_receipt(&self, message: &[u8]) -> Signature {
         let ring = self.ring();
         let (key_id, pair) = ring.receipt.last().expect("opened with a key of every purpose");
         Signature { key_id: key_id.clone(), bytes: pair.sign(message).as_ref().to_vec() }
     }
 
-    /// Signs the parts of a URL that must not change; text for its `sig`. Parts are told apart by their lengths.
+    /// Signs the parts of a URL that must not change; text for its `sig`. Parts are told apart by their lengths, so no other
+    /// list of parts has the same signature. The first part says what kind of URL it is.
     pub fn sign_url(&self, parts: &[&str]) -> String {
         let ring = self.ring();
         let key = ring.url.last().expect("opened with a key of every purpose");
         BASE64URL_NOPAD.encode(hmac::sign(key, &joined(parts)).as_ref())
     }
 
-    /// Whether `signature` was made by [`Keys::sign_url`] over exactly these parts, in constant time. Ends are the caller's to check.
+    /// Whether `signature` was made by [`Keys::sign_url`] over exactly these parts, by the current key or a retired one, in
+    /// constant time. Ends are the caller's to check.
     pub fn verify_url(&self, parts: &[&str], signature: &str) -> bool {
         let Ok(tag) = BASE64URL_NOPAD.decode(signature.as_bytes()) else { return false };
         let message = joined(parts);
         self.ring().url.iter().any(|key| hmac::verify(key, &message, &tag).is_ok())
     }
 
-    /// Seals a secret that only this service shall read. `context` says what it is and must be the same to open it.
+    /// Seals a secret that only this service shall read. `context` says what it is and must be the same to open it. Sealing
+    /// the same text twice gives two different ones.
     pub fn seal(&self, ids: &dyn Ids, context: &str, plain: &[u8]) -> Vec<u8> {
         let ring = self.ring();
         let (id, key) = ring.seal.last().expect("opened with a key of every purpose");
@@ -144,7 +162,8 @@ impl Keys {
         sealed
     }
 
-    /// Opens what [`Keys::seal`] sealed.
+    /// Opens what [`Keys::seal`] sealed, by whichever of our keys. [`WRONG_SECRET`] when the key is unknown, the context
+    /// another, or a bit changed: these are not told apart.
     pub fn open_sealed(&self, context: &str, sealed: &[u8]) -> Result<Zeroizing<Vec<u8>>, Error> {
         let damaged = || Error::new(WRONG_SECRET, "a sealed value does not open", RESTORE_SECRET);
         let (id, rest) = sealed.split_first_chunk::<SEAL_ID>().ok_or_else(damaged)?;
@@ -157,7 +176,7 @@ impl Keys {
 const RESTORE_SECRET: &str =
     "start with the secret key file that the database was made with, or restore it from its backup";
 
-/// A new key, sealed for SQL.
+/// A new key, sealed for SQL. Keys that are not public are named at random, so that an id says nothing of its key.
 fn fresh(purpose: Purpose, name: &str, secret: &Secret, clock: &dyn Clock, ids: &dyn Ids) -> ServiceKey {
     let bytes = Zeroizing::new(ids.secret());
     let public_key = (purpose == Purpose::Receipt).then(|| {
@@ -196,7 +215,8 @@ fn aes(key: &[u8; 32]) -> LessSafeKey {
     LessSafeKey::new(UnboundKey::new(&AES_256_GCM, key).expect("32 bytes are a key"))
 }
 
-/// Nonce, then ciphertext with its tag.
+/// Nonce, then ciphertext with its tag. Nonces are random, 96 bits, which NIST SP 800-38D allows for 2^32 texts of one key:
+/// more than a service ever seals.
 fn encrypt(key: &LessSafeKey, ids: &dyn Ids, context: &str, plain: &[u8]) -> Vec<u8> {
     let nonce: [u8; NONCE] = *ids.secret().first_chunk().expect("12 of 32");
     let mut text = plain.to_vec();
@@ -214,6 +234,7 @@ fn decrypt(key: &LessSafeKey, context: &str, sealed: &[u8]) -> Option<Zeroizing<
     Some(text)
 }
 
+/// Each part after its length in 8 bytes.
 fn joined(parts: &[&str]) -> Vec<u8> {
     let mut message = Vec::new();
     for part in parts {
@@ -224,6 +245,7 @@ fn joined(parts: &[&str]) -> Vec<u8> {
 }
 
 impl Ring {
+    /// All or none: one key that does not open means another secret, and a ring without it would refuse what it signed.
     fn open(secret: &Secret, rows: &[ServiceKey]) -> Result<Self, Error> {
         let master = master(secret);
         let mut ring = Self::default();
@@ -252,7 +274,8 @@ impl Ring {
 }
 
 impl App {
-    /// Public keys that verify receipts: the service's and the nodes', retired ones too.
+    /// Public keys that verify receipts: the service's and the nodes', retired ones too, of all teams: a receipt's holder
+    /// has no account. All of them in one answer, read a page at a time.
     pub async fn public_keys(&self) -> Result<PublicKeys, Error> {
         const PAGE: u32 = 1_000;
         let mut session: Tx = self.db.read().await?;

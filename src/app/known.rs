@@ -3,6 +3,14 @@
 //! Only sealed packs of the caller's own team are ever looked at; for chunks that another team has, the answer and the work are
 //! those for chunks that nobody has. The packs are locked in the order of their numbers, found to be sealed, and pinned, in the
 //! transaction whose success lets them be named.
+//!
+//! ```text
+//! sampled chunk ids (1 of 64) -> packs that hold most of them -> their neighbours in upload order, up to 64 MiB raw
+//! -> locked, still sealed, pinned -> named
+//! ```
+//!
+//! What is named is a hint where to look: the client fetches the packs' indexes and compares every chunk itself, so a wrong
+//! guess costs a fetch and never a byte.
 
 use std::collections::BTreeMap;
 
@@ -19,9 +27,9 @@ use crate::db::packs::{self, Pack, SampleKey, Side, sample_key};
 use crate::db::uploads::{self, Holder};
 use crate::transaction;
 
-/// Chunks asked for in one call.
+/// Chunks asked for in one call: about 16 GiB of data.
 pub const MAX_ASKED: usize = 4096;
-/// Packs named in one answer.
+/// Packs named in one answer: so many rows are locked at once, and so many indexes the client fetches.
 pub const MAX_NAMED: usize = 64;
 /// Neighbours are added until so many raw bytes are covered: small packs of slow links may hold no sampled chunk at all.
 const COVERED: u64 = 64 << 20;
@@ -29,7 +37,9 @@ const COVERED: u64 = 64 << 20;
 const CENTRES: usize = 16;
 
 impl App {
-    /// Packs worth looking into, pinned for the upload.
+    /// Packs worth looking into, pinned for the upload until it ends; a sign of life, too. Named in the order of their
+    /// numbers. Refused like any addition when the upload is not open or the epoch is not its own. Ids that are not in the
+    /// sample are refused, since nothing could be known of them.
     pub async fn known_packs(&self, caller: &Caller, upload: Uuid, request: &Known) -> Result<KnownPacks, Error> {
         let keys = sample_keys(caller.team, &request.chunks)?;
         let holder = Holder { upload, team: caller.team, epoch: request.epoch };

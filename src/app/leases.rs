@@ -2,6 +2,11 @@
 //!
 //! Everything happens under the job's lock. The end of a lease decides, in the same transaction, which outputs are due and what becomes of its
 //! stagings; the node learns of it by its work list.
+//!
+//! ```text
+//! grant:    job -> leased, epoch + 1, the outputs' rows of this epoch declared
+//! release:  lease -> released; its staging -> released; outputs due by (reason, when); job -> returning, or settled at once
+//! ```
 
 use uuid::Uuid;
 
@@ -25,6 +30,9 @@ pub const LEASE_OVER: Code = Code::new(Kind::Conflict, "lease_over", "the lease 
 const SWEEP: u32 = 100;
 
 impl App {
+    /// Gives a job its next lease, on a node of the team. [`LEASE_HELD`] while another is unreleased, also one whose time
+    /// has run out; `job_over` when the job's state allows none. The epoch that is answered fences everything the node will
+    /// say. Whether the node's agent is alive is not asked.
     pub async fn grant_lease(&self, caller: &Caller, request: &GrantLease, call: &Idempotency) -> Result<Lease, Error> {
         let job = super::tokens::parse_id("job", &request.job)?;
         transaction!(self.db, |tx| {
@@ -55,7 +63,7 @@ impl App {
         })
     }
 
-    /// The node's id, or who was probably meant.
+    /// The node's id, or [`NODE_NOT_FOUND`] with the names of those there are.
     pub(super) async fn node_named(&self, tx: &mut Tx, team: Uuid, name: &str) -> Result<Uuid, Error> {
         if let Some(node) = nodes::by_name(tx, team, name).await? {
             return Ok(node.id);
@@ -69,6 +77,7 @@ impl App {
         Err(Error::new(NODE_NOT_FOUND, detail, hint).with_data(serde_json::json!({ "nodes": known })))
     }
 
+    /// Moves the end of a live lease, nearer too. [`LEASE_OVER`] once it was released or its time has run out.
     pub async fn renew_lease(&self, caller: &Caller, id: Uuid, until: &str) -> Result<Lease, Error> {
         transaction!(self.db, |tx| {
             let now = self.clock.now();
@@ -83,7 +92,9 @@ impl App {
         })
     }
 
-    /// Ends a lease. Said twice with the same reason, it is done once.
+    /// Ends a lease. Said twice with the same reason, it is done once; with another reason it is [`LEASE_OVER`], and the
+    /// first stays. Allowed after its time has run out, as long as the reconciler has not come: then the reason said here
+    /// counts.
     pub async fn release_lease(&self, caller: &Caller, id: Uuid, reason: ReleaseReason) -> Result<Lease, Error> {
         transaction!(self.db, |tx| {
             let (mut job, mut row) = self.locked_lease(tx, caller.team, id).await?;
@@ -110,7 +121,8 @@ impl App {
         Ok(paging.page(rows.iter().map(document).collect(), |lease: &Lease| lease.epoch.to_string()))
     }
 
-    /// Releases leases whose time has run out; answers how many. May run in several replicas at once.
+    /// Releases leases whose time has run out, [`SWEEP`] at most; answers how many were found due. May run in several
+    /// replicas at once: each is judged again under its job's lock.
     pub async fn expire_leases(&self) -> Result<usize, Error> {
         let due = leases::due(&mut self.db.read().await?, self.clock.now(), SWEEP).await?;
         for (team, job) in &due {
@@ -130,7 +142,7 @@ impl App {
         })
     }
 
-    /// The job and its lease, the job locked.
+    /// The job and its lease, the job locked. Read twice: first to know the job, then, locked, as it stands.
     async fn locked_lease(&self, tx: &mut Tx, team: Uuid, id: Uuid) -> Result<(jobs::Job, leases::Lease), Error> {
         let missing = || Error::not_found("lease", id, "`GET /v1/leases?job=` lists a job's leases");
         let before = leases::get(tx, team, id).await?.ok_or_else(missing)?;
@@ -139,7 +151,9 @@ impl App {
         Ok((job, row))
     }
 
-    /// Ends the live lease of a job: outputs become due, stagings are released, the job is returning or settled.
+    /// Ends the live lease of a job: outputs become due, stagings are released, the job is returning or settled. Writes
+    /// lease, outputs and job; the caller tells the facts. When the lease has no live staging, nothing of the job is on the
+    /// node: what is due is `missing` at once, so that the job does not wait for ever.
     async fn end_lease(
         &self,
         tx: &mut Tx,
@@ -179,7 +193,7 @@ impl App {
         Ok(())
     }
 
-    /// Ends the lease of a cancelled job: nothing is due.
+    /// Ends the lease of a cancelled job, as preempted: nothing is due. Stagings and the job's row are the caller's.
     pub(super) async fn end_cancelled_lease(
         &self,
         tx: &mut Tx,
@@ -195,7 +209,8 @@ impl App {
         Ok(())
     }
 
-    /// Releases the lease's live staging; `false` when there was none, so that nothing can come back.
+    /// Releases the lease's live staging; `false` when there was none, so that nothing can come back. The node's work list
+    /// then shows it as one to bring back from.
     async fn release_staging(
         &self,
         tx: &mut Tx,

@@ -3,6 +3,14 @@
 //! A link of ours is looked up at every use, so that revoking it works at once; its signature covers id and end, so that ids cannot be tried. A direct
 //! link is the store's own signature over an export object of its own, which revoking deletes. Ends are told truthfully and are never further away than
 //! seven days.
+//!
+//! ```text
+//! service   URL = origin/l/<id>/<name>?exp&sig      looked up, measured and streamed by us, with Range
+//! direct    URL = the store's                       export object written once, signed for, deleted after the end
+//! ```
+//!
+//! What a link shows is a version's, so it never changes; the archive's bytes are computed anew for every download. The name
+//! in the URL is for people and is not signed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +33,7 @@ use crate::domain::disposition::{content_disposition, url_segment};
 use crate::store::{Key, SignedUrl};
 use crate::transaction;
 
-/// Longest life of a link: what stores sign for.
+/// Longest life of a link: what stores sign for (SigV4 presigning ends at seven days).
 pub const MOST_SECONDS: u64 = 7 * 24 * 3_600;
 
 pub const EXPIRES_TOO_FAR: Code = Code::new(Kind::Invalid, "expires_too_far", "no link lives so long");
@@ -35,13 +43,15 @@ pub const LINK_EXPIRED: Code = Code::new(Kind::Expired, "link_expired", "the lin
 pub const LINK_REVOKED: Code = Code::new(Kind::Expired, "link_revoked", "the link was revoked");
 pub const LINK_GONE: Code = Code::new(Kind::Expired, "link_gone", "what the link showed was deleted");
 
-/// What a link leads to, before any of its bytes are read.
+/// What a link leads to, before any of its bytes are read. Length and tag are known, so that ranges and resumed downloads
+/// can be answered.
 #[derive(Debug)]
 pub struct Target {
     pub bytes: u64,
-    /// Names these very bytes.
+    /// Names these very bytes, for `ETag`.
     pub tag: String,
     pub media_type: &'static str,
+    /// What the download is called; may hold anything a file name may.
     pub name: String,
     content: Content,
 }
@@ -53,7 +63,7 @@ enum Content {
 }
 
 impl Target {
-    /// The bytes `range`, proven; exactly these, or an error at the end.
+    /// The bytes `range`, proven; exactly these, or an error at the end. The caller has judged the range.
     pub fn read(&self, app: &Arc<App>, range: std::ops::Range<u64>) -> Plain {
         match &self.content {
             Content::Archive(archive) => archive.read(app, range),
@@ -64,13 +74,16 @@ impl Target {
         }
     }
 
+    /// `Content-Disposition` for [`Self::name`], safe whatever that holds.
     pub fn disposition(&self) -> String {
         content_disposition(&self.name)
     }
 }
 
 impl App {
-    /// Makes a link. `origin` is what the URL begins with.
+    /// Makes a link. `origin` is what the URL begins with. A file is linked as it is, a directory or whole version as an
+    /// archive, zip unless said otherwise; measuring it walks the version's tree. The end is the caller's wish, seven days
+    /// if there is none.
     pub async fn create_link(
         self: &Arc<Self>,
         caller: &Caller,
@@ -101,6 +114,7 @@ impl App {
         }
     }
 
+    /// One transaction; nothing is written to the store.
     async fn service_link(
         &self,
         caller: &Caller,
@@ -119,7 +133,9 @@ impl App {
         })
     }
 
-    /// Writes the export object and lets the store sign for it. The row comes first, so that a crash leaves nothing unknown.
+    /// Writes the export object and lets the store sign for it. The row comes first, so that a crash leaves nothing unknown:
+    /// what was begun is deleted once the link's time is over. The store's URL cannot be looked up at use, so its end is
+    /// what the store says, never later than the row's.
     async fn direct_link(
         self: &Arc<Self>,
         caller: &Caller,
@@ -164,6 +180,7 @@ impl App {
         Ok(made)
     }
 
+    /// Signs for the rest of the link's life. [`DIRECT_UNSUPPORTED`] where the store cannot sign.
     async fn sign_export(&self, key: &Key, row: &links::Link, target: &Target) -> Result<SignedUrl, Error> {
         let left = row.expires_at.duration_since(self.clock.now());
         let ttl = Duration::try_from(left).unwrap_or(Duration::from_secs(1));
@@ -174,7 +191,8 @@ impl App {
         })
     }
 
-    /// Revokes a link: its URL stops working at once.
+    /// Revokes a link: its URL stops working at once, for a direct link as soon as its object is deleted. Where deleting
+    /// fails the link counts as revoked all the same, and the reconciler deletes the object later. Saying it twice is fine.
     pub async fn revoke_link(&self, caller: &Caller, id: Uuid) -> Result<(), Error> {
         let revoked = transaction!(self.db, |tx| {
             links::revoke(tx, caller.team, id, self.clock.now()).await.map_err(Error::from)
@@ -186,7 +204,7 @@ impl App {
         }
     }
 
-    /// Deletes export objects nobody may read any more; answers how many.
+    /// Deletes export objects nobody may read any more, 100 at most; answers how many.
     pub async fn delete_ended_exports(&self) -> Result<usize, Error> {
         let ended = links::ended_exports(&mut self.db.read().await?, self.clock.now(), 100).await?;
         for (id, export) in &ended {
@@ -195,12 +213,15 @@ impl App {
         Ok(ended.len())
     }
 
+    /// Object first, then the row's word: a crash in between deletes again what is gone.
     async fn delete_export(&self, id: Uuid, export: &str) -> Result<(), Error> {
         self.store.delete(&parse_key(export)?).await?;
         transaction!(self.db, |tx| links::export_gone(tx, id).await.map_err(Error::from))
     }
 
-    /// What the holder of a signed URL may download.
+    /// What the holder of a signed URL may download; by nobody's token. The signature is checked before anything is looked
+    /// up, so an id that was made up tells nothing. Expired, revoked and deleted are told apart, since whoever holds the URL
+    /// may know. Measures an archive anew, which walks the tree.
     pub async fn open_link(self: &Arc<Self>, id: &str, exp: i64, signature: &str) -> Result<Target, Error> {
         let denied = || {
             Error::new(
@@ -270,7 +291,8 @@ impl App {
             .map_err(|error| Error::internal("a time out of range").with_source(error))
     }
 
-    /// Looks at what is to be downloaded: a file, or an archive of a directory or of everything.
+    /// Looks at what is to be downloaded: a file, or an archive of a directory or of everything. A symlink is no such thing.
+    /// `archive` with a file is refused.
     async fn target(
         self: &Arc<Self>,
         version: &versions::Version,
@@ -307,12 +329,13 @@ impl App {
         Ok((target, Some(kind)))
     }
 
-    /// Links of ours to a version that still work.
+    /// Links of ours to a version that still work. Direct ones are not listed: their URLs are not kept.
     pub(super) async fn links_of(&self, tx: &mut Tx, version: Uuid, origin: &str) -> Result<Vec<Link>, Error> {
         let rows = links::live_of_version(tx, version, self.clock.now()).await?;
         Ok(rows.iter().filter(|row| row.kind == "service").map(|row| self.link_document(row, origin)).collect())
     }
 
+    /// The URL is computed from the row each time; nothing of it is kept.
     fn link_document(&self, row: &links::Link, origin: &str) -> Link {
         let (id, exp) = (row.id.to_string(), row.expires_at.as_second().to_string());
         let signature = self.keys.sign_url(&["link", &id, &exp]);

@@ -3,6 +3,14 @@
 //! The middle transaction decides everything again under its locks, so nothing that changed since the check can slip through.
 //! Lock order: upload, team, dataset, packs by number. What it writes to the store before is a claim, what it writes after is
 //! the mark that the claim came true.
+//!
+//! ```text
+//! plan: New | Same | Heal -> check -> draft (ids, generation) -> ref prepared -> one transaction, plan judged again -> ref committed
+//! ```
+//!
+//! `Same`: the newest version holds this tree and is sound; the commit answers it and makes nothing. `Heal`: it holds this
+//! tree but lacks packs; it keeps its number and gets the new layout. If the plan is another under the locks, the
+//! transaction is given up with [`CHANGED`] and the commit begins again.
 
 use std::sync::Arc;
 
@@ -24,7 +32,8 @@ use crate::domain::version::{Act, is_unchanged, within_quota};
 use crate::transaction;
 
 impl App {
-    /// Makes the version, or finds that it was made, and marks it committed in the store.
+    /// Makes the version, or finds that it was made, and marks it committed in the store. May be called any number of times
+    /// for one operation, also after it has done its work.
     pub(super) async fn work(self: &Arc<Self>, operation: &Operation, claim: Claim) -> Result<(), Error> {
         let version = match operation.version {
             Some(version) => version,
@@ -37,7 +46,9 @@ impl App {
         }
     }
 
-    /// Everything up to and with the transaction that makes the version, or finds that it is there already.
+    /// Everything up to and with the transaction that makes the version, or finds that it is there already. Answers the
+    /// version's id. What it leaves when it fails is a prepared reference that never gets its mark, and ids that are not
+    /// used again.
     async fn make_version(self: &Arc<Self>, operation: &Operation, claim: Claim) -> Result<Uuid, Error> {
         let (upload, plan, pair) = self.plan(operation).await?;
         if let Plan::Same(version) = &plan {
@@ -72,7 +83,8 @@ impl App {
         self.conclude(operation, claim, outcome).await
     }
 
-    /// What the commit will come to, as things stand.
+    /// What the commit will come to, as things stand: not locked, so a forecast. [`OBJECT_MISSING`] when tree or layout are
+    /// not there any more.
     async fn plan(&self, operation: &Operation) -> Result<(Upload, Plan, Pair), Error> {
         let mut session = self.db.read().await?;
         let upload = uploads::get(&mut session, operation.upload).await?;
@@ -104,7 +116,8 @@ impl App {
         })
     }
 
-    /// The row of the version to be, still without its number.
+    /// The row of the version to be, still without its number, and the packs it will refer to. Ids and a generation are
+    /// taken afresh by every run, so that no run writes a key that another has written.
     async fn draft(
         &self,
         operation: &Operation,
@@ -150,7 +163,10 @@ impl App {
         Ok((version, checked.packs))
     }
 
-    /// The transaction that makes the version visible, or finds an equal one, and ends the upload.
+    /// The transaction that makes the version visible, or finds an equal one, and ends the upload: version, references, the
+    /// team's bytes, pins gone, upload committed, operation noted, all or nothing. [`CHANGED`] when another commit came in
+    /// between or the claim was lost; `chunks_gone` when a pack was lost since the check; `quota_exceeded` is judged here
+    /// for good, under the team's lock.
     async fn conclude(&self, operation: &Operation, claim: Claim, outcome: Outcome<'_>) -> Result<Uuid, Error> {
         transaction!(self.db, |tx| {
             let upload = uploads::lock(tx, operation.upload).await?;
@@ -183,6 +199,7 @@ impl App {
         })
     }
 
+    /// Under the dataset's lock, so numbers rise in the order of commits. Tree and layout are the version's from here on.
     async fn insert_version(
         &self,
         tx: &mut Tx,
@@ -229,6 +246,7 @@ struct Pair {
     layout: Object,
 }
 
+/// Decided by the newest version alone: the same tree as an older one is a new version, since `@latest` is to mean it again.
 async fn plan(tx: &mut Tx, upload: &Upload, operation: &Operation) -> Result<Plan, Error> {
     let newest = versions::newest(tx, upload.dataset).await?;
     let same = newest
@@ -238,7 +256,8 @@ async fn plan(tx: &mut Tx, upload: &Upload, operation: &Operation) -> Result<Pla
     Ok(if sound { Plan::Same(Box::new(version)) } else { Plan::Heal(Box::new(version)) })
 }
 
-/// Locks the packs and refuses when one of them is not sealed any more.
+/// Locks the packs, shared and in the order of their numbers, and refuses when one of them is not sealed any more. Until the
+/// transaction ends none can be taken away.
 async fn alive(tx: &mut Tx, numbers: &[u64]) -> Result<(), Error> {
     let gone = packs::lock_all(tx, numbers).await?;
     if gone.is_empty() { Ok(()) } else { Err(chunks_gone(&gone)) }

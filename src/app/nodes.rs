@@ -1,6 +1,8 @@
 //! Nodes of a team: added with a token that is shown once, listed, removed.
 //!
 //! Removing a node ends its token and its key's validity at once; leases and receipts that name it stay readable.
+//!
+//! A node's name may be used again once it was removed; the new one is another node, with a key of its own.
 
 use super::error::{Code, Error, Kind};
 use super::page::Paging;
@@ -14,7 +16,8 @@ use crate::transaction;
 pub const NODE_EXISTS: Code = Code::new(Kind::Conflict, "node_exists", "a node of that name exists already");
 
 impl App {
-    /// Adds a node and makes its token.
+    /// Adds a node and makes its token, which is shown this once (and to a repeat with the same Idempotency-Key).
+    /// [`NODE_EXISTS`] when a live node of the team has the name.
     pub async fn add_node(&self, caller: &Caller, wish: &CreateNode, call: &Idempotency) -> Result<CreatedNode, Error> {
         check_name("name", &wish.name)?;
         wish.zone.as_deref().map_or(Ok(()), |zone| check_name("zone", zone))?;
@@ -52,6 +55,8 @@ impl App {
         Ok(paging.page(rows.into_iter().map(wire).collect(), |node| node.name.clone()))
     }
 
+    /// One transaction: token revoked, key retired, node gone. What runs on it is ended by a reconciler
+    /// ([`App::bury_removed_nodes`]); its leases stay until they are released or run out.
     pub async fn remove_node(&self, caller: &Caller, name: &str) -> Result<(), Error> {
         let now = self.clock.now();
         transaction!(self.db, |tx| {

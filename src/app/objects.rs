@@ -2,6 +2,11 @@
 //!
 //! What lies inside is judged at commit; here only that it is one zstd frame within the limits and that its uncompressed bytes
 //! have the digest they were announced with. The row is written before the object, so a crash leaves a known orphan.
+//!
+//! ```text
+//! body --pieces--> store, as they came
+//!       \--------> blocking pool: one zstd frame -> BLAKE3 of what comes out, counted against the format's limit
+//! ```
 
 use bytes::Bytes;
 use futures::StreamExt;
@@ -34,7 +39,7 @@ pub const TOO_MANY_OBJECTS: Code =
 
 /// Trees and layouts one upload may send: a commit needs two, a mended one two more.
 const MAX_OBJECTS: u64 = 64;
-/// Batches of the body on their way to the hasher.
+/// Pieces of the body on their way to the hasher, which holds up the body when it is slower.
 const QUEUED: usize = 2;
 
 /// Which tree or layout is sent, by whom it is held.
@@ -48,7 +53,12 @@ pub struct PutObject {
 }
 
 impl App {
-    /// Takes a tree or layout; one that the upload has sent already is drained and nothing changes.
+    /// Takes a tree or layout; one that the upload has sent already is drained and nothing changes. Acknowledged means:
+    /// durable in the store, of the digest announced, noted as the upload's. Refused bodies are drained too, unless the same
+    /// may be sent again at once.
+    ///
+    /// [`DIGEST_MISMATCH`] and [`BAD_COMPRESSION`]: send the right bytes; [`TOO_MANY_OBJECTS`]: open another upload;
+    /// `body_too_large` compressed or uncompressed; and whatever an upload refuses.
     pub async fn put_object(&self, caller: &Caller, put: PutObject, body: &mut Body) -> Result<(), Error> {
         let taken = self.take_object(caller, put, body).await;
         if taken.as_ref().map_or_else(|error| !error.is_retryable(), |()| true) {
@@ -57,6 +67,8 @@ impl App {
         taken
     }
 
+    /// Three steps: the row, the object, the mark that it is whole. Only after the last can a commit use it; what is left by
+    /// a crash before is a row without a length, and perhaps its object.
     async fn take_object(&self, caller: &Caller, put: PutObject, body: &mut Body) -> Result<(), Error> {
         check_length(body.length, 1, self.settings.limits.metadata_body.0)?;
         let room = self.data.body_room(caller.team, body.length).await;
@@ -96,7 +108,8 @@ impl App {
         })
     }
 
-    /// Streams the body into the store and, decompressed, through the hasher. Answers the stored length.
+    /// Streams the body into the store and, decompressed, through the hasher. Answers the stored length. What was refused is
+    /// aborted, and nothing is seen under the key.
     async fn store_object(&self, put: PutObject, key: &Key, body: &mut Body) -> Result<u64, Error> {
         let mut writer = self.store.writer(key, body.length).await?;
         match hash_and_write(put, &mut writer, body).await {
@@ -143,7 +156,8 @@ async fn hash_and_write(put: PutObject, writer: &mut PackWriter, body: &mut Body
     Err(Error::new(DIGEST_MISMATCH, detail, "send the bytes that were announced"))
 }
 
-/// Decompresses what comes through the channel and hashes it, up to a limit.
+/// Decompresses what comes through the channel and hashes it, up to a limit on what comes out: a few bytes may decompress to
+/// any number. Blocks.
 fn hash(handle: Handle, receiver: mpsc::Receiver<Bytes>, limit: u64) -> Result<Digest, Error> {
     let pieces = futures::stream::unfold(receiver, |mut receiver| async {
         receiver.recv().await.map(|piece| (piece, receiver))

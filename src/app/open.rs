@@ -2,6 +2,10 @@
 //!
 //! Refused in words: keys that the secret file does not open, a secret file that is missing though the database has keys, a
 //! local store that other replicas cannot see. A secret file is made only for a database without keys.
+//!
+//! ```text
+//! database (opened, migrated) -> store (opened, probed) -> secret key file -> keys -> callbacks
+//! ```
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -21,7 +25,7 @@ use crate::store::probe::Depth;
 use crate::store::{self, Store};
 use crate::webhook::{self, Webhooks};
 
-/// Why a service does not start.
+/// Why a service does not start. Each is for the operator, and none passes by itself but an unreachable database or store.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error("the database could not be opened")]
@@ -58,7 +62,8 @@ pub enum OpenError {
 }
 
 impl App {
-    /// Opens database, store and keys as `settings` say. The data directory exists already.
+    /// Opens database, store and keys as `settings` say. The data directory exists already. What it may leave behind when it
+    /// fails is a migrated database and a new secret key file, both of which the next start takes up.
     pub async fn open(
         settings: Settings,
         clock: Arc<dyn Clock>,
@@ -83,6 +88,8 @@ impl App {
     }
 }
 
+/// The secret of the file; a new one, written down first, only where nothing can be sealed with an older one and no other
+/// replica could have its own.
 fn secret(settings: &Settings, keys_exist: bool, ids: &dyn Ids) -> Result<Secret, OpenError> {
     let path = settings.secret_key_path();
     match fs_err::read_to_string(&path) {
@@ -102,6 +109,7 @@ fn secret(settings: &Settings, keys_exist: bool, ids: &dyn Ids) -> Result<Secret
     }
 }
 
+/// 64 hex digits in either case, white space around them.
 fn parse(path: &Path, text: &str) -> Result<Secret, OpenError> {
     let bytes = HEXLOWER_PERMISSIVE.decode(text.trim().as_bytes()).map(Zeroizing::new);
     let bytes = bytes.ok().and_then(|bytes| <[u8; 32]>::try_from(bytes.as_slice()).ok());

@@ -2,6 +2,11 @@
 //!
 //! Every lease has its own rows, fenced by (job, lease epoch, output): the lease may be over, a newer one may run, and what arrives is still taken, as a
 //! version marked `late`. When the last due output has reached its end the job is settled, in the same transaction.
+//!
+//! ```text
+//! lease ends -> rows `due` -> node reports sealing .. sealed  => outputs.sealed (the GPU may go)
+//!                             .. storing, stored | missing    => outputs.stored, and the job is settled
+//! ```
 
 use uuid::Uuid;
 
@@ -20,7 +25,7 @@ pub const NOT_DUE: Code = Code::new(Kind::Conflict, "not_due", "the output is no
 pub const OUTPUT_NOT_FOUND: Code =
     Code::new(Kind::NotFound, "output_not_found", "the node has no such output to bring back");
 
-/// Refused entries that are kept per output.
+/// Refused entries that are kept per output; the first ones said.
 const MOST_SKIPPED: usize = 100;
 
 /// One output of one lease, as a node names it.
@@ -41,11 +46,13 @@ impl From<&OutputOf> for Wanted {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Timely {
     InTime,
+    /// The version is marked so and is no less a version.
     Late,
 }
 
 impl App {
-    /// Every declared output, from submit on.
+    /// Every declared output, from submit on: as its newest lease left it that has anything to tell. With links that still
+    /// work; their URLs begin with `origin`.
     pub async fn get_outputs(&self, caller: &Caller, job: Uuid, origin: &str) -> Result<Outputs, Error> {
         let mut session = self.db.snapshot().await?;
         let row = jobs::get(&mut session, caller.team, job).await?.ok_or_else(|| no_job(job))?;
@@ -70,7 +77,10 @@ impl App {
         Ok(Outputs { job: job.id.to_string(), outputs: list })
     }
 
-    /// Whether a node may push this output into this dataset, and whether it would be late.
+    /// Whether a node may push this output into this dataset, and whether it would be late. The lease must have been the
+    /// node's, the output due and not at its end, the dataset the declared one; that the lease is over is no hindrance.
+    /// Someone of the team without a node may push it as well. [`OUTPUT_NOT_FOUND`] says the same for whatever is not the
+    /// node's.
     pub async fn may_push_output(
         &self,
         tx: &mut Tx,
@@ -101,7 +111,9 @@ impl App {
         }
     }
 
-    /// Where a node stands with one output. May be said again; what had reached its end stays.
+    /// Where a node stands with one output. May be said again or out of order; what had reached its end stays, and that is
+    /// no error. [`NOT_DUE`] for what the lease's end did not ask for. `stored` names the version it became, which must be
+    /// one of the declared dataset.
     pub async fn report_output(&self, caller: &Caller, report: &OutputReport) -> Result<(), Error> {
         node_of(caller)?;
         let job = Uuid::try_parse(&report.job)
@@ -118,6 +130,7 @@ impl App {
         })
     }
 
+    /// The counts, refused entries and error of the newest report replace those before.
     async fn apply_output(
         &self,
         tx: &mut Tx,
@@ -157,7 +170,8 @@ impl App {
         Ok(())
     }
 
-    /// The version a `stored` report names: one of the output's dataset; marked late when a newer lease has begun.
+    /// The version a `stored` report names: one of the output's dataset; marked late when a newer lease has begun, which the
+    /// version could not know when it was made before that.
     async fn stored_version(&self, tx: &mut Tx, job: &jobs::Job, report: &OutputReport) -> Result<Uuid, Error> {
         let refused =
             |what: &str| Error::invalid("version", what, "push the output first, then report the version it became");
@@ -176,8 +190,9 @@ impl App {
         Ok(id)
     }
 
-    /// The facts that all due outputs of a lease are sealed, and that all have reached their end; each is told once.
-    /// `before` says which are due now and how they stood before.
+    /// The facts that all due outputs of a lease are sealed, and that all have reached their end; each is told once, since
+    /// outputs only move forward. `before` says which are due now and how they stood before; the rows as they are now are
+    /// read here. Nothing due, nothing told.
     pub(super) async fn tell_outputs(
         &self,
         tx: &mut Tx,
@@ -202,7 +217,8 @@ impl App {
         Ok(())
     }
 
-    /// The node brings nothing more: due outputs that have not reached their end never will.
+    /// The node brings nothing more: due outputs that have not reached their end never will, and are `missing`. Writes the
+    /// job's row.
     pub(super) async fn give_up_outputs(
         &self,
         tx: &mut Tx,
@@ -221,7 +237,8 @@ impl App {
         Ok(jobs::update(tx, job, self.clock.now()).await?)
     }
 
-    /// Settles a returning job once every due output of its newest lease has reached its end. The caller writes the job's row.
+    /// Settles a returning job once every due output of its newest lease has reached its end; does nothing for an older
+    /// lease's, or while any is on its way. The caller writes the job's row.
     pub(super) async fn settle_job(
         &self,
         tx: &mut Tx,

@@ -6,10 +6,10 @@
 use super::error::Error;
 use crate::api::teams::{Page, PageQuery};
 
-/// A caller's wish, checked.
+/// A caller's wish, checked: the limit is within bounds, the cursor short enough and without NUL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Paging {
-    /// The last sort key already seen; empty at the start.
+    /// The last sort key already seen; empty at the start. Not proven: use cases treat it as any text of the caller.
     pub after: String,
     limit: usize,
 }
@@ -34,12 +34,12 @@ impl Paging {
         Ok(Self { after, limit: limit as usize })
     }
 
-    /// How many rows to ask the database for.
+    /// How many rows to ask the database for: one more than will be shown.
     pub fn rows(&self) -> u32 {
         u32::try_from(self.limit + 1).expect("at most 1001")
     }
 
-    /// The page out of those rows; `key` is an item's sort key.
+    /// The page out of those rows; `key` is an item's sort key, by which the rows were ordered and the next page begins.
     pub fn page<T>(&self, mut items: Vec<T>, key: impl Fn(&T) -> String) -> Page<T> {
         let more = items.len() > self.limit;
         items.truncate(self.limit);

@@ -20,6 +20,12 @@ use crate::db::{Tx, jobs, leases, nodes, versions};
 use crate::domain::selection::space_needed;
 
 impl App {
+    /// What a staging of this job, on this node if one is named, would bring and what stands against it. Fails only where
+    /// there is no such job or node, or something cannot be read; all else is in `refusals`. A forecast: nothing is held,
+    /// and it may be another a moment later.
+    ///
+    /// Walks every input's tree by itself, then all of them together where they are several, each time once more to weigh
+    /// one that has a shard; so callers wait for their turn ([`super::data::WALKS`]).
     pub async fn plan_staging(
         self: &Arc<Self>,
         caller: &Caller,
@@ -95,6 +101,7 @@ impl App {
         Ok(StagingPlan { job: job.id.to_string(), inputs, files, bytes, needed_bytes, node, refusals })
     }
 
+    /// Free bytes are what the agent said when it started, before what it has staged since.
     async fn planned_node(
         &self,
         tx: &mut Tx,
@@ -121,6 +128,7 @@ impl App {
     }
 }
 
+/// What submit and the look into the inputs would say of it.
 fn source(input: &InputSpec, live: Option<versions::Version>, kept: &jobs::Input) -> Result<Source, Refused> {
     let gone = || format!("the version of `{}` is gone", input.from.escape_debug());
     let version = live.ok_or_else(|| Refused { code: "version_gone", detail: gone() })?;

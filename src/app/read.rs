@@ -3,6 +3,11 @@
 //! For links and archives. Every chunk is proven against its id before a byte of it leaves; a chunk that is not what it should
 //! be ends the stream with an error and takes its pack out of service. Memory: one run of at most [`RUN_BYTES`] stored bytes and
 //! what they decode to.
+//!
+//! ```text
+//! find_file: one walk of tree and layout up to the path (again for a hard link's first name)
+//! read_file: range -> steps (hole | run of chunks) -> GET of up to 2 MiB of frames -> decode, prove -> the bytes asked for
+//! ```
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -27,12 +32,13 @@ use crate::content::tree::{Entry, Kind as EntryKind};
 use crate::db::packs::Pack;
 use crate::db::versions::{self, Version};
 
-/// Stored bytes fetched at a time.
+/// Stored bytes fetched at a time; the chunk that reaches the limit is taken whole.
 const RUN_BYTES: u64 = 2 << 20;
 /// A hole is written in pieces of this.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// A version's bytes, read by one layout generation.
+/// A version's bytes, read by one layout generation. `packs` is the layout's list, in its order: lines name packs by their
+/// place in it.
 #[derive(Debug, Clone)]
 pub struct Source {
     pub layout: Uuid,
@@ -52,7 +58,8 @@ pub struct FoundFile {
 pub type Plain = BoxStream<'static, Result<Bytes, Error>>;
 
 impl App {
-    /// Finds a regular file in a version, following a hard link to the file that has the bytes.
+    /// Finds a regular file in a version, following a hard link to the file that has the bytes. `not_found` when there is
+    /// nothing at the path, `invalid` when it is no regular file.
     pub async fn find_file(self: &Arc<Self>, version: &Version, path: &RelPath) -> Result<FoundFile, Error> {
         let mut wanted = path.clone();
         loop {
@@ -74,7 +81,9 @@ impl App {
         }
     }
 
-    /// The bytes `range` of a file, proven. The stream yields exactly these, or ends with an error.
+    /// The bytes `range` of a file, proven. The stream yields exactly these, or ends with an error. Nothing is read before
+    /// it is asked for; dropping it stops. `place` is of the layout that `source` names; a range beyond the file's end
+    /// yields only what there is.
     pub fn read_file(self: &Arc<Self>, source: &Source, place: FileLayout, range: Range<u64>) -> Plain {
         let steps = steps(&place, &range);
         let reader = Reader { app: self.clone(), source: source.clone(), pack: None, decoder: None };
@@ -100,6 +109,7 @@ impl App {
     }
 }
 
+/// Stops at the path, or behind where it would stand: trees are in order.
 fn search(app: &App, handle: &Handle, version: &Version, path: &RelPath) -> Result<Option<FoundFile>, Error> {
     let tree = app.open_document(handle, &version.tree_key)?;
     let layout = app.open_document(handle, &version.layout.key)?;
@@ -202,7 +212,8 @@ impl Reader {
         Ok((pieces, rest))
     }
 
-    /// Fetches a run of chunks, proves each, answers the bytes `wanted` of what they decode to.
+    /// Fetches a run of chunks, proves each, answers the bytes `wanted` of what they decode to. Damage takes the pack out of
+    /// service; a store that does not answer does not.
     async fn fetch(
         &mut self,
         pack: &Pack,
@@ -234,7 +245,8 @@ impl Reader {
         }
     }
 
-    /// The pack's row and index, if the layout still refers to it and its bytes are sound.
+    /// The pack's row and index, if the layout still refers to it and its bytes are sound. Looked up for every pack that the
+    /// reading comes to, so a pack that is quarantined or a layout that is replaced ends a long download there.
     async fn open(&mut self, ordinal: u32) -> Result<(Pack, Arc<PackIndex>), Error> {
         if let Some((last, pack, index)) = &self.pack
             && *last == ordinal
@@ -258,7 +270,8 @@ impl Reader {
     }
 }
 
-/// Decodes and proves chunks whose frames lie in `stored`, which begins at `base` of the pack.
+/// Decodes and proves chunks whose frames lie in `stored`, which begins at `base` of the pack. Blocks. The error says what
+/// is wrong with the pack.
 fn decode(
     decoder: &mut Decoder,
     index: &PackIndex,

@@ -2,6 +2,10 @@
 //!
 //! Nothing is believed that can be computed: the tree digest, the number of files and bytes of exactly what was to be staged come from the inputs'
 //! trees (`app::inputs`), identity and sequence from SQL. Only a receipt that says the same becomes `ready`.
+//!
+//! ```text
+//! report `ready` -> lease live? -> statement equal to what the service computed? -> node's signature? -> countersigned, kept, in the row
+//! ```
 
 use super::App;
 use super::error::{Code, Error, Kind};
@@ -14,7 +18,11 @@ use crate::domain::receipt::{self, Envelope, Key, Owner, Readiness};
 pub const BAD_RECEIPT: Code = Code::new(Kind::Invalid, "bad_receipt", "the readiness receipt does not hold");
 
 impl App {
-    /// Checks and countersigns the receipt of a `ready` report; writes it into the row and keeps it for ever.
+    /// Checks and countersigns the receipt of a `ready` report; writes it into the row and keeps it for ever. In the
+    /// transaction of the report, under the job's lock, before the row becomes `ready`: without a receipt that holds there
+    /// is no `ready`. `ready_seq` must be the next one, so an earlier receipt of the same staging cannot be shown again.
+    ///
+    /// Only when it was verified, and how, is taken on the node's word. Signatures of others are dropped.
     pub(super) async fn take_receipt(
         &self,
         tx: &mut Tx,
@@ -63,7 +71,8 @@ impl App {
         Ok(())
     }
 
-    /// Nothing becomes ready on a lease whose time has run out, released or not.
+    /// Nothing becomes ready on a lease whose time has run out, released or not: who reads the receipt relies on the node
+    /// being the job's.
     async fn lease_still_lives(&self, tx: &mut Tx, row: &stagings::Staging) -> Result<(), Error> {
         let lease = match row.lease {
             Some(lease) => leases::get(tx, row.team, lease).await?,
@@ -85,7 +94,7 @@ fn bad(detail: impl Into<String>) -> Error {
     Error::new(BAD_RECEIPT, detail, "verify the job's directory again and sign what was found")
 }
 
-/// The first field in which a statement is not what it should be.
+/// The first field in which a statement is not what it should be, in words for the agent's log.
 fn difference(wanted: &Readiness, said: &Readiness) -> Option<String> {
     let differs = |field: &str, wanted: &dyn std::fmt::Display, said: &dyn std::fmt::Display| {
         let (wanted, said) = (wanted.to_string(), said.to_string());

@@ -3,6 +3,15 @@
 //! `refs/<team>/<version>/<generation>.json` is written before the transaction that makes the version (or swaps its layout),
 //! `0.committed` after it and with the number, so that recovery never resurrects what was not committed. Keys are written once:
 //! version ids and generations are taken afresh by every run, and the committed mark is the same whoever writes it.
+//!
+//! ```text
+//! 0.json          prepared: everything but the number
+//! 0.committed     id and number; what has none of these never was
+//! <n>.json        the layout of generation n
+//! ```
+//!
+//! A version that was never made leaves its prepared document as garbage. Documents hold ids, digests, keys and counts; of
+//! names the dataset's alone.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -48,7 +57,8 @@ struct Committed {
     late: bool,
 }
 
-/// Writes what the version will be.
+/// Writes what the version will be. Before the transaction: data, then row, then reference, so what the row says can always
+/// be found again.
 pub(super) async fn write_prepared(app: &App, version: &Version) -> Result<(), Error> {
     let document = Prepared {
         format: "dray-ref",
@@ -76,7 +86,7 @@ pub(super) async fn write_prepared(app: &App, version: &Version) -> Result<(), E
     put(app, &key, &document).await
 }
 
-/// Writes that it came to be.
+/// Writes that it came to be. Any number of times, by any replica; the first one written stays.
 pub(super) async fn write_committed(app: &App, version: &Version) -> Result<(), Error> {
     let document = Committed {
         format: "dray-ref-committed",
@@ -88,6 +98,7 @@ pub(super) async fn write_committed(app: &App, version: &Version) -> Result<(), 
     put(app, &Key::committed(version.team, version.id), &document).await
 }
 
+/// An existing one counts as written: its key was ours alone, or its content is the same.
 async fn put(app: &App, key: &Key, document: &impl Serialize) -> Result<(), Error> {
     let json = serde_json::to_vec(document)
         .map_err(|error| Error::internal("a reference cannot be written").with_source(error))?;

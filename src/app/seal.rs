@@ -54,7 +54,11 @@ pub enum Arrival {
 }
 
 impl App {
-    /// Takes a pack. Acknowledged means: proven chunk by chunk, durable in the store, sealed, pinned for the upload.
+    /// Takes a pack. Acknowledged means: proven chunk by chunk, durable in the store, sealed, pinned for the upload. Sent
+    /// again, it is pinned again and nothing is stored.
+    ///
+    /// [`CHUNK_MISMATCH`] names the chunk, [`BAD_PACK`] says what is wrong: pack again. `body_too_large`, `quota_exceeded`,
+    /// `fenced` and the like say what to do. After a retryable error the rest of the body is not read: send the same again.
     pub async fn put_pack(&self, caller: &Caller, put: PutPack, body: &mut Body) -> Result<(Arrival, PackInfo), Error> {
         let taken = self.take_pack(caller, put, body).await;
         if taken.as_ref().is_ok_and(|(arrival, _)| *arrival == Arrival::Known)
@@ -66,6 +70,9 @@ impl App {
         Ok((arrival, pack_document(&pack)))
     }
 
+    /// In the order of cost: length, standing, the wait for a concurrent repeat, whether it is known, memory, a key. Nothing
+    /// of the body is read before all of these. What is stored but was not sealed is deleted only where the row surely
+    /// stayed `writing`; where that is unclear, object and row are left as they are.
     async fn take_pack(&self, caller: &Caller, put: PutPack, body: &mut Body) -> Result<(Arrival, Pack), Error> {
         check_length(body.length, HEADER_BYTES as u64, self.settings.limits.max_pack_bytes.0)?;
         let room = self.room_for(caller, put).await?;
@@ -108,7 +115,8 @@ impl App {
         }
     }
 
-    /// Refuses a stale or ended upload before any byte is read; answers the raw bytes that the quota leaves.
+    /// Refuses a stale or ended upload before any byte is read; answers what counts against the quota. Not locked: a first
+    /// judgement, the commit's is the last.
     async fn room_for(&self, caller: &Caller, put: PutPack) -> Result<Room, Error> {
         let mut session = self.db.read().await?;
         let upload = visible(uploads::get(&mut session, put.upload).await?, caller, put.upload)?;
@@ -118,7 +126,8 @@ impl App {
         Ok(Room { quota: team.quota_bytes, used: team.used_bytes.saturating_add(upload.sent) })
     }
 
-    /// Pins a pack that the team has sealed already.
+    /// Pins a pack that the team has sealed already; a sign of life, too. `None` when it has none, or had one that was
+    /// quarantined since: then it is to be sent.
     async fn repin(&self, caller: &Caller, put: PutPack) -> Result<Option<Pack>, Error> {
         if packs::sealed(&mut self.db.read().await?, caller.team, &put.pack).await?.is_none() {
             return Ok(None);
@@ -134,7 +143,8 @@ impl App {
         })
     }
 
-    /// A key that is written down as `writing`. One transaction reserves a block of them.
+    /// A key that is written down as `writing`. One transaction reserves a block of them; the rest is kept for later packs
+    /// of the team.
     async fn reserved_key(&self, team: Uuid) -> Result<(u64, Key), Error> {
         if let Some(reserved) = self.data.take_key(team) {
             return Ok(reserved);
@@ -150,7 +160,8 @@ impl App {
         Ok(taken)
     }
 
-    /// Streams the body into the store, proving it on the way. Whatever goes wrong, nothing stays under the key.
+    /// Streams the body into the store, proving it on the way. Whatever is refused, nothing stays under the key. Only
+    /// [`PackWriter::finish`] makes the object visible, after the last chunk was right.
     async fn store_pack(&self, pack: PackId, key: &Key, room: Room, body: &mut Body) -> Result<PackIndex, Error> {
         let mut writer = self.store.writer(key, body.length).await?;
         match prove_and_write(pack, &mut writer, room, body).await {
@@ -167,7 +178,9 @@ impl App {
         }
     }
 
-    /// One transaction: the fence, the row, its sample, its pin.
+    /// One transaction: the fence, the row, its sample, its pin. [`Arrival::Known`] when another replica sealed an equal one
+    /// first, and then nothing was changed. A quarantined equal of it is replaced in all layouts: sending a lost pack again
+    /// heals the versions that lack it.
     async fn seal_pack(&self, caller: &Caller, put: PutPack, sealing: &Sealing) -> Result<Arrival, Error> {
         let holder = holder(caller, put);
         let sealed = transaction!(self.db, |tx| {
@@ -193,7 +206,7 @@ impl App {
     }
 }
 
-/// How the sealing transaction ended when it did not seal.
+/// How the sealing transaction ended when it did not seal. An equal pack is no error, yet must roll back.
 enum Sealed {
     Taken,
     Refused(Error),
@@ -211,7 +224,8 @@ impl crate::db::Contended for Sealed {
     }
 }
 
-/// What the quota leaves to a pack.
+/// What the quota leaves to a pack: against it count the logical bytes of live versions and the raw bytes that the upload
+/// has sent.
 #[derive(Debug, Clone, Copy)]
 struct Room {
     quota: Option<u64>,
@@ -222,6 +236,7 @@ fn holder(caller: &Caller, put: PutPack) -> Holder {
     Holder { upload: put.upload, team: caller.team, epoch: put.epoch }
 }
 
+/// By `Content-Length`, before anything is read.
 pub(super) fn check_length(length: u64, least: u64, most: u64) -> Result<(), Error> {
     if length > most {
         let detail = format!("the body has {length} bytes, and {most} are taken at most");
@@ -235,6 +250,8 @@ pub(super) fn check_length(length: u64, least: u64, most: u64) -> Result<(), Err
     Ok(())
 }
 
+/// Written before proven: what the verifier refuses is aborted, and is never seen. The quota is judged as soon as the index
+/// has come, which is first.
 async fn prove_and_write(
     pack: PackId,
     writer: &mut PackWriter,
@@ -259,7 +276,8 @@ async fn prove_and_write(
     }
 }
 
-/// Pushes a batch through the verifier, off the async threads when it is worth it.
+/// Pushes a batch through the verifier, off the async threads when it is worth it. The verifier hashes and decodes every
+/// chunk once.
 async fn prove(mut verifier: PackVerifier, batch: Vec<Bytes>) -> Result<PackVerifier, Error> {
     let bytes: usize = batch.iter().map(Bytes::len).sum();
     let push = move || {

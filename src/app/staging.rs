@@ -3,6 +3,8 @@
 //! A staging without a node ends at `near`, which the service settles itself (`app::inputs`). One with a node follows its agent's reports, each fenced by
 //! the lease's epoch. Every change of state writes its event in the same transaction; `ready` is written only together with a checked, countersigned
 //! receipt.
+//!
+//! A caller follows a staging by its `state_seq`: poll with the last one known, or listen for events.
 
 use std::time::Duration;
 
@@ -22,7 +24,7 @@ use crate::transaction;
 pub const NO_LEASE: Code = Code::new(Kind::Conflict, "no_lease", "the job holds no live lease on this node");
 pub const STAGING_OVER: Code = Code::new(Kind::Conflict, "staging_over", "the staging has ended");
 
-/// Asks for a staging, and for how long to wait until it is another.
+/// Asks for a staging, and for how long to wait until it is another. With the default the answer comes at once.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Watch {
     /// The `state_seq` the caller knows.
@@ -31,7 +33,9 @@ pub struct Watch {
 }
 
 impl App {
-    /// Asks for a job's inputs; a repeat for the same lease gets the staging there is.
+    /// Asks for a job's inputs; a repeat for the same lease gets the staging there is, whatever its Idempotency-Key. With a
+    /// node the job must hold a live lease there ([`NO_LEASE`]); without one the data is brought near. The node hears of it
+    /// at once by its work list.
     pub async fn request_staging(
         &self,
         caller: &Caller,
@@ -65,7 +69,9 @@ impl App {
         })
     }
 
-    /// The live staging of (job, lease), made when there is none.
+    /// The live staging of (job, lease), made when there is none. A `near` one is live: it is answered again, and nothing is
+    /// proven anew, until it is cancelled. `bytes_total` is at first the sum of whole versions, and exact once the inputs
+    /// were looked into.
     async fn staging_of(
         &self,
         tx: &mut Tx,
@@ -124,7 +130,8 @@ impl App {
         })
     }
 
-    /// One staging; with `watch.wait`, once its `state_seq` is above what the caller knows or the time is up.
+    /// One staging; with `watch.wait`, once its `state_seq` is above what the caller knows or the time is up. Progress
+    /// within a state does not end the wait.
     pub async fn get_staging(&self, caller: &Caller, id: Uuid, watch: Watch) -> Result<Staging, Error> {
         let deadline = Instant::now() + watch.wait;
         let mut ear = self.db.wakeups().listen(&format!("staging/{id}"));
@@ -146,7 +153,9 @@ impl App {
         Ok(paging.page(items, |staging: &Staging| staging.id.clone()))
     }
 
-    /// Cancels a staging; one that was cancelled before is answered as it is.
+    /// Cancels a staging; one that was cancelled before is answered as it is, one that ended otherwise is [`STAGING_OVER`].
+    /// The lease goes on, and another staging may be requested under it. The node learns of it by its work list and removes
+    /// what it has.
     pub async fn cancel_staging(&self, caller: &Caller, id: Uuid) -> Result<Staging, Error> {
         transaction!(self.db, |tx| {
             let before = stagings::get(tx, caller.team, id).await?.ok_or_else(|| no_staging(id))?;
@@ -179,7 +188,9 @@ impl App {
         Ok(())
     }
 
-    /// Moves a staging to another state: sequence, event, wake-ups. Under the job's lock.
+    /// Moves a staging to another state: sequence, event, wake-ups. Under the job's lock. Whether the step is allowed is the
+    /// caller's to have asked ([`State::report`]); for `ready` the receipt is in the row already. The event holds the
+    /// document as it is now.
     pub(super) async fn move_staging(
         &self,
         tx: &mut Tx,
@@ -201,7 +212,8 @@ impl App {
         Ok(row)
     }
 
-    /// Writes a staging's row and wakes whoever watches it.
+    /// Writes a staging's row and wakes whoever watches it, and its node. `was_seq` is the sequence that was read; another
+    /// one in the row is our bug, as the job's lock is held.
     pub(super) async fn write_staging(&self, tx: &mut Tx, row: &stagings::Staging, was_seq: u64) -> Result<(), Error> {
         if !stagings::update(tx, row, was_seq).await? {
             return Err(Error::internal("a staging changed under its job's lock"));
@@ -241,6 +253,8 @@ impl App {
         })
     }
 
+    /// Only while it pulls or verifies; measured from the first report of bytes in this pull, so that what was on the node
+    /// already does not count as speed.
     fn eta(&self, row: &stagings::Staging) -> Eta {
         let pulling = matches!(row.state, State::Pulling | State::Verifying);
         let Some((began, bytes)) = row.pulled.filter(|_| pulling) else { return Eta::default() };

@@ -22,7 +22,8 @@ use crate::transaction;
 
 pub const PACK_QUARANTINED: Code = Code::new(Kind::Corrupt, "pack_quarantined", "a pack is damaged and is not served");
 
-/// A stream of bytes as a blocking reader. Never call it on an async thread.
+/// A stream of bytes as a blocking reader. Never call it on an async thread: it would block the runtime that has to feed it.
+/// Holds one piece.
 pub(super) struct Blocking<S> {
     handle: Handle,
     stream: S,
@@ -74,7 +75,8 @@ where
     }
 }
 
-/// The content of one zstd frame with nothing after it.
+/// The content of one zstd frame with nothing after it. A frame that ends early, asks for a larger window than the format's,
+/// or is followed by bytes is an error of reading; the last is found only by reading to the end.
 pub(super) struct OneFrame<R: BufRead> {
     decoder: zstd::stream::read::Decoder<'static, R>,
     over: bool,
@@ -116,11 +118,13 @@ pub struct StoredPart {
 /// Bytes on their way out.
 pub type OutStream = BoxStream<'static, Result<Bytes, Error>>;
 
-/// A stored tree or layout, decompressed.
+/// A stored tree or layout, decompressed. Memory: a window of 8 MiB at most, a buffer of 256 KiB, a piece. Who reads it by a
+/// `TreeReader` or the like is told of every byte that is not as it should be; the digest is theirs to compare.
 pub(super) type Document = BufReader<OneFrame<Blocking<store::Stream<Bytes>>>>;
 
 impl App {
-    /// Opens a stored tree or layout for reading on the blocking pool, from where this must be called.
+    /// Opens a stored tree or layout for reading on the blocking pool, from where this must be called. An error of the store
+    /// while reading comes out inside an `io::Error` (see [`super::check::refused`]).
     pub(super) fn open_document(&self, handle: &Handle, key: &str) -> Result<Document, Error> {
         let key = parse_key(key)?;
         let (_, stream) = handle.block_on(self.store.get(&key, None))?;
@@ -129,13 +133,14 @@ impl App {
         Ok(BufReader::with_capacity(256 << 10, frame))
     }
 
-    /// A range of a stored tree or layout, as it lies in the store. Exactly these bytes, or an error at the end.
+    /// A range of a stored tree or layout, as it lies in the store, compressed. Exactly these bytes, or an error at the end.
     pub async fn stream_part(&self, part: &StoredPart, range: Range<u64>) -> Result<OutStream, Error> {
         let (_, stream) = self.store.get(&part.key, Some(range)).await?;
         Ok(stream.map_err(Error::from).boxed())
     }
 
-    /// A range of a sealed pack's object. A read that shows damage takes the pack out of service.
+    /// A range of a sealed pack's object, not decoded: the reader proves the chunks. A read that shows damage takes the pack
+    /// out of service.
     pub async fn stream_pack(self: &Arc<Self>, pack: Pack, range: Range<u64>) -> Result<OutStream, Error> {
         match self.store.get(&parse_key(&pack.key)?, Some(range)).await {
             Ok((_, stream)) => {
@@ -155,7 +160,8 @@ impl App {
         }
     }
 
-    /// The index of a sealed pack, proven against its id; from the cache if it is there. A damaged one is quarantined.
+    /// The index of a sealed pack, proven against its id; from the cache if it is there. A damaged one is quarantined. Two
+    /// that miss the cache together both fetch it.
     pub(super) async fn pack_index(&self, pack: &Pack) -> Result<Arc<PackIndex>, Error> {
         if let Some(index) = self.data.indexes.get(pack.number) {
             return Ok(index);
@@ -193,7 +199,8 @@ impl App {
         }
     }
 
-    /// What a failed read of a pack's object means: damage that is there to stay takes the pack out of service.
+    /// What a failed read of a pack's object means: damage that is there to stay (absent, corrupt, another length) takes the
+    /// pack out of service; what may pass does not.
     pub(super) async fn unreadable(&self, pack: &Pack, error: store::Error) -> Error {
         match error {
             store::Error::NotFound { .. }
@@ -204,7 +211,9 @@ impl App {
         }
     }
 
-    /// Takes a damaged pack out of service and answers the error that says so.
+    /// Takes a damaged pack out of service and answers the error that says so, also when that could not be written: then the
+    /// next reader finds it again. Logged for a person to look at each time. Never call it on a doubt: every version that
+    /// refers to the pack is unreadable in part from then on.
     pub(super) async fn quarantine(&self, pack: &Pack, why: String) -> Error {
         self.data.indexes.forget(pack.number);
         let done = transaction!(self.db, |tx| {
@@ -229,7 +238,7 @@ pub(super) fn quarantined(packs: &[String]) -> Error {
     Error::new(PACK_QUARANTINED, detail, hint).with_data(serde_json::json!({ "packs": packs }))
 }
 
-/// Keys in rows were made by us.
+/// Keys in rows were made by us: one that does not parse is our bug or a changed row.
 pub(super) fn parse_key(key: &str) -> Result<Key, Error> {
     key.parse().map_err(|error| Error::internal("a row holds a key that is none").with_source(error))
 }

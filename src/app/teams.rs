@@ -1,4 +1,7 @@
 //! Teams, and who a caller is.
+//!
+//! Whether a caller may do it at all is the server's table; here only the operator is told from others, since that depends
+//! on the team.
 
 use super::error::{Code, Error, Kind};
 use super::page::Paging;
@@ -7,9 +10,10 @@ use crate::api::teams::{CreateTeam, Page, PageQuery, Role, Team, WhoAmI};
 use crate::db::teams;
 use crate::transaction;
 
-/// The team that exists from the start; its admins operate the service.
+/// The team that exists from the start; its admins operate the service. By its name: no other team can take it.
 pub const DEFAULT_TEAM: &str = "default";
 
+/// Names of teams are unique over the whole service; only the operator learns of it.
 pub const TEAM_EXISTS: Code = Code::new(Kind::Conflict, "team_exists", "a team of that name exists already");
 
 impl Caller {
@@ -27,7 +31,7 @@ impl App {
         Ok(WhoAmI { team: wire(team), role: caller.role, token_id: caller.token_id.to_string(), node })
     }
 
-    /// Makes a team. The caller is the operator.
+    /// Makes a team. The caller is the operator, which the server has checked. A team cannot be deleted or renamed.
     pub async fn create_team(&self, caller: &Caller, wish: &CreateTeam, call: &Idempotency) -> Result<Team, Error> {
         check_name(&wish.name)?;
         if wish.quota_bytes.is_some_and(|quota| i64::try_from(quota).is_err()) {

@@ -1,4 +1,7 @@
 //! Tokens: made, shown once, found again by their hash, revoked.
+//!
+//! A token is `dray_` and 256 random bits in base64url; SQL holds its BLAKE3. A token never changes its team or role; to
+//! change either, make another and revoke it.
 
 use data_encoding::BASE64URL_NOPAD;
 use jiff::Timestamp;
@@ -18,7 +21,8 @@ pub const TOKEN_PREFIX: &str = "dray_";
 pub const UNAUTHENTICATED: Code = Code::new(Kind::Unauthenticated, "unauthenticated", "no valid token was presented");
 
 impl App {
-    /// Who bears this token. Unknown, expired and revoked ones get one and the same answer.
+    /// Who bears this token. Unknown, expired and revoked ones get one and the same answer. Asked for every request, so a
+    /// revocation counts at once in every replica.
     pub async fn authenticate(&self, token: &str) -> Result<Caller, Error> {
         let refused = || {
             let hint = "set DRAY_TOKEN to a valid token; an admin of the team can make one with `dray token create`";
@@ -40,7 +44,8 @@ impl App {
         Ok(Caller { team: bearer.team, team_name: bearer.team_name, role, token_id: bearer.id, node })
     }
 
-    /// Makes a token. Only the operator may name another team; a node's token comes with its node.
+    /// Makes a token, shown this once (and to a repeat with the same Idempotency-Key). Only the operator may name another
+    /// team; a node's token comes with its node.
     pub async fn create_token(
         &self,
         caller: &Caller,
@@ -97,7 +102,7 @@ impl App {
         Ok(paging.page(items, |token| token.id.clone()))
     }
 
-    /// Ends a token at once. Saying it twice is fine.
+    /// Ends a token at once; requests that were let in go on. Saying it twice is fine. A caller may revoke its own.
     pub async fn revoke_token(&self, caller: &Caller, id: &str) -> Result<(), Error> {
         let id = parse_id("token", id)?;
         transaction!(self.db, |tx| {
@@ -108,7 +113,9 @@ impl App {
         })
     }
 
-    /// Sees to it that team `default` exists and that `known` is a valid token of its admin; otherwise answers a new one.
+    /// Sees to it that team `default` exists and that `known` is a valid token of its admin; otherwise answers a new one,
+    /// which the caller writes down. Called at start: whoever loses the file gets another token, and the old one stays valid
+    /// until it is revoked.
     pub async fn ensure_admin(&self, known: Option<&str>) -> Result<Option<String>, Error> {
         if let Some(known) = known
             && self.authenticate(known).await.is_ok_and(|caller| caller.is_operator())
@@ -137,6 +144,7 @@ impl App {
         Ok(Some(secret))
     }
 
+    /// Random and not written anywhere yet.
     pub(super) fn new_token(&self) -> String {
         format!("{TOKEN_PREFIX}{}", BASE64URL_NOPAD.encode(&self.ids.secret()))
     }
@@ -182,7 +190,7 @@ pub(super) fn parse_role(name: &str) -> Result<Role, Error> {
         .ok_or_else(|| Error::internal(format!("a token has the unknown role `{name}`")))
 }
 
-/// `id` in a path or body that must be a UUID of ours.
+/// `id` in a path or body that must be a UUID of ours. One that is none is answered as one that does not exist.
 pub fn parse_id(thing: &str, text: &str) -> Result<Uuid, Error> {
     Uuid::try_parse(text).map_err(|_| Error::not_found(thing, text.escape_debug(), "check the id; it is a UUID"))
 }

@@ -12,7 +12,8 @@ use crate::db::{idempotency, meta};
 use crate::transaction;
 
 impl App {
-    /// Fails while the service drains or its database does not answer.
+    /// Fails while the service drains or its database does not answer. The store is not asked: without it much can be
+    /// answered still.
     pub async fn healthy(&self) -> Result<(), Error> {
         if self.db.wakeups().is_closed() {
             return Err(Error::new(UNAVAILABLE, "this replica is about to stop", "send requests to another one"));
@@ -20,7 +21,8 @@ impl App {
         Ok(self.db.ping().await?)
     }
 
-    /// Forgets answers whose Idempotency-Key is over.
+    /// Forgets answers whose Idempotency-Key is over, in small transactions until none is left; answers how many. A call
+    /// repeated after that creates again.
     pub async fn forget_answers(&self) -> Result<u64, Error> {
         const BATCH: u32 = 500;
         let before = self.earlier(self.settings.limits.idempotency_ttl.0);
@@ -34,7 +36,7 @@ impl App {
         }
     }
 
-    /// Says that replica `id` lives, and forgets those that were silent for an hour.
+    /// Says that replica `id` lives, and forgets those that were silent for an hour. By this replica's clock.
     pub async fn replica_lives(&self, id: Uuid) -> Result<(), Error> {
         let now = self.clock.now();
         let before = self.earlier(Duration::from_secs(3_600));

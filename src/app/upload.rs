@@ -2,6 +2,9 @@
 //!
 //! What may follow what is decided by [`Standing`]; here it is looked up and carried out in one transaction. Another team's
 //! upload does not exist. Expiry touches open uploads only, under their row lock, so a commit under way is never cut off.
+//!
+//! The states are drawn in [`crate::domain::version`]. Order of locks: team, then upload, when one is opened; upload first
+//! in all else.
 
 use jiff::Timestamp;
 use serde_json::json;
@@ -24,13 +27,15 @@ pub const COMMITTING: Code = Code::new(Kind::Conflict, "committing", "the upload
 pub const QUOTA_EXCEEDED: Code = Code::new(Kind::TooLarge, "quota_exceeded", "the team's quota has no room for this");
 pub const TOO_MANY_UPLOADS: Code = Code::new(Kind::TooMany, "too_many_uploads", "the team has too many open uploads");
 
-/// Uploads ended by one run of the sweeper's transaction.
+/// Uploads ended by one run of the sweeper's transaction; it runs until none is overdue.
 const SWEEP: u32 = 100;
 /// Lost packs of a parent that an upload's document names; further ones are told when the commit misses them.
 const LOST_TOLD: u32 = 4096;
 
 impl App {
-    /// Opens an upload; always a new one, except that a repeated call with the same key gets the same.
+    /// Opens an upload; always a new one, except that a repeated call with the same key gets the same. What other live
+    /// uploads of the dataset have pinned is pinned for it too and counted as offered: so another machine goes on where one
+    /// broke off, and fences nobody. The dataset is made on its first mention.
     pub async fn open_upload(
         &self,
         caller: &Caller,
@@ -51,7 +56,8 @@ impl App {
         })
     }
 
-    /// Everything that may speak against a new upload, and its row.
+    /// Everything that may speak against a new upload, and its row: the number of open ones, the quota with what all of them
+    /// announced, and for a node the output. Under the team's lock, so that two cannot both take the last place.
     async fn admit_upload(
         &self,
         tx: &mut Tx,
@@ -92,7 +98,9 @@ impl App {
         self.upload_document(&mut session, &upload, None).await
     }
 
-    /// Takes an upload over: whoever held it before is fenced. An expired one comes back, without its pins.
+    /// Takes an upload over: whoever held it before is fenced by the epoch that is answered. An expired one comes back,
+    /// without its pins; what other live uploads have pinned is offered as at the opening. Refused once it is committing,
+    /// committed or aborted.
     pub async fn reopen_upload(&self, caller: &Caller, id: Uuid) -> Result<api::uploads::Upload, Error> {
         transaction!(self.db, |tx| {
             let mut upload = visible(uploads::lock(tx, id).await?, caller, id)?;
@@ -103,7 +111,8 @@ impl App {
         })
     }
 
-    /// Gives an upload up: its pins go, nothing of it is ever seen. Saying it twice is fine.
+    /// Gives an upload up: its pins go, nothing of it is ever seen. Saying it twice is fine. Not while it is committing:
+    /// wait for the operation. By any caller that sees it, without an epoch.
     pub async fn abort_upload(&self, caller: &Caller, id: Uuid) -> Result<(), Error> {
         transaction!(self.db, |tx| {
             let mut upload = visible(uploads::lock(tx, id).await?, caller, id)?;
@@ -137,7 +146,8 @@ impl App {
         }
     }
 
-    /// Moves a locked upload on, as its rules allow.
+    /// Moves a locked upload on, as its rules allow; refusals become conflicts. `until` is its end from now on. Afterwards
+    /// `upload` stands as its row does.
     pub(super) async fn step(&self, tx: &mut Tx, upload: &mut Upload, act: Act, until: Timestamp) -> Result<(), Error> {
         let next = upload.standing.after(act).map_err(refused)?;
         if next != upload.standing && !uploads::advance(tx, upload.id, upload.standing, next, until).await? {
@@ -155,7 +165,7 @@ impl App {
         Lifetime { now, until }
     }
 
-    /// Says why [`uploads::extend`] did nothing.
+    /// Says why [`uploads::extend`] did nothing, by looking at the upload in the same transaction.
     pub(super) async fn why_not(&self, tx: &mut Tx, caller: &Caller, holder: Holder) -> Error {
         match uploads::get(tx, holder.upload).await {
             Ok(found) => match visible(found, caller, holder.upload) {
@@ -169,6 +179,7 @@ impl App {
         }
     }
 
+    /// `lost_packs` names what the newest version lacks, so that a push sends it again and heals it.
     async fn upload_document(
         &self,
         tx: &mut Tx,
@@ -213,7 +224,8 @@ pub(super) fn visible(upload: Option<Upload>, caller: &Caller, id: Uuid) -> Resu
         .ok_or_else(|| Error::not_found("upload", id, "open one with `POST /v1/uploads`"))
 }
 
-/// Whether the holder of this epoch may add to the upload now.
+/// Whether the holder of this epoch may add to the upload now. An open one whose time is over is treated as the sweeper
+/// would have left it: its epoch has risen, so its holder is fenced.
 pub(super) fn may_add(upload: &Upload, epoch: u64, now: Timestamp) -> Result<(), Error> {
     let standing = upload.standing;
     let over = standing.state == UploadState::Open && upload.expires_at <= now;

@@ -18,6 +18,7 @@ use crate::domain::version::{Unresolved, resolve};
 use crate::transaction;
 
 pub const ONLY_INCOMPLETE: Code = Code::new(Kind::NotFound, "only_incomplete", "the dataset has no complete version");
+/// A conflict and no choice: the newest of them would be a guess.
 pub const AMBIGUOUS: Code = Code::new(Kind::Conflict, "ambiguous_digest", "the digits begin more than one digest");
 
 /// Which of a version's two documents.
@@ -28,7 +29,7 @@ pub enum Part {
 }
 
 impl App {
-    /// Datasets that have versions, by name.
+    /// Datasets that have live versions and whose name begins with `prefix`, by name.
     pub async fn list_datasets(
         &self,
         caller: &Caller,
@@ -41,7 +42,8 @@ impl App {
         Ok(paging.page(rows.iter().map(dataset_document).collect(), |dataset| dataset.name.clone()))
     }
 
-    /// Live versions of a dataset, newest first.
+    /// Live versions of a dataset, newest first. A dataset without any is answered as one that does not exist, except for a
+    /// later page.
     pub async fn list_versions(
         &self,
         caller: &Caller,
@@ -66,7 +68,7 @@ impl App {
         Ok(paging.page(rows.iter().map(document).collect(), |version| version.version.clone()))
     }
 
-    /// The version a reference means.
+    /// The version a reference means at this moment: `@latest` may be another one the next. By its id it stays the same.
     pub async fn resolve(&self, caller: &Caller, reference: &str) -> Result<api::datasets::Version, Error> {
         let mut session = self.db.read().await?;
         let parsed = parse_reference(reference)?;
@@ -74,7 +76,8 @@ impl App {
         self.readable(&mut session, caller, version).await.map(|version| document(&version))
     }
 
-    /// The same inside a use case's own session: for jobs that keep the version they were submitted with.
+    /// The same inside a use case's own session, without asking what a node may read: for jobs that keep the version they
+    /// were submitted with.
     pub(crate) async fn find_version(&self, tx: &mut Tx, team: Uuid, reference: &DatasetRef) -> Result<Version, Error> {
         let Some(dataset) = versions::dataset(tx, team, &reference.dataset).await? else {
             return Err(no_dataset(&reference.dataset));
@@ -96,7 +99,8 @@ impl App {
         self.version(&mut session, caller, id).await.map(|version| document(&version))
     }
 
-    /// A live version that this caller may read.
+    /// A live version that this caller may read. One of another team, a deleted one, or one that is not staged on the
+    /// calling node does not exist.
     pub(super) async fn version(&self, tx: &mut Tx, caller: &Caller, id: Uuid) -> Result<Version, Error> {
         let found = versions::get(tx, id).await?.filter(|version| version.team == caller.team);
         self.readable(tx, caller, found.ok_or_else(|| no_version(id))?).await
@@ -106,7 +110,7 @@ impl App {
         if self.may_read(tx, caller, version.id).await? { Ok(version) } else { Err(no_version(version.id)) }
     }
 
-    /// Where a version's tree or current layout lies.
+    /// Where a version's tree or current layout lies. The layout may be replaced afterwards; the tag says which one it was.
     pub async fn version_part(&self, caller: &Caller, id: Uuid, part: Part) -> Result<StoredPart, Error> {
         let version = self.version(&mut self.db.read().await?, caller, id).await?;
         Ok(match part {
@@ -122,6 +126,8 @@ impl App {
         })
     }
 
+    /// Deletes one version. Refused with `in_use` while a job that is not over stages it. Links of ours to it end at once,
+    /// and who reads it is cut off at the next grant or pack.
     pub async fn delete_version(&self, caller: &Caller, id: Uuid) -> Result<(), Error> {
         transaction!(self.db, |tx| {
             let version = self.version(tx, caller, id).await?;
@@ -130,7 +136,8 @@ impl App {
         })
     }
 
-    /// Deletes every version of a dataset, in transactions of bounded size. Its numbers go on where they were.
+    /// Deletes every version of a dataset, in transactions of bounded size. Its numbers go on where they were. One that a
+    /// job holds on to ends it with `in_use`; what was deleted before stays deleted, and saying it again goes on.
     pub async fn delete_dataset(&self, caller: &Caller, name: &str) -> Result<(), Error> {
         let name = dataset_name(name)?;
         let mut any = false;
@@ -195,7 +202,7 @@ fn dataset_document(row: &DatasetRow) -> api::datasets::Dataset {
     }
 }
 
-/// A version as it goes over the wire.
+/// A version as it goes over the wire; also what jobs keep as their snapshot, so fields are only ever added.
 pub(crate) fn document(version: &Version) -> api::datasets::Version {
     api::datasets::Version {
         id: version.id.to_string(),
