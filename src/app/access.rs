@@ -12,6 +12,7 @@ use crate::db::versions::Version;
 use crate::db::{Tx, jobs, stagings};
 use crate::domain::id::DatasetName;
 
+/// Wait until the jobs in `data.jobs` are over, or cancel them.
 pub const IN_USE: Code = Code::new(Kind::Conflict, "in_use", "a job holds on to this version");
 
 impl App {

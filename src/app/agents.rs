@@ -30,10 +30,14 @@ use crate::domain::receipt::key_id;
 use crate::domain::staging::{Move, State};
 use crate::transaction;
 
+/// End the other agent, or come again after the time that is told. An agent that meets this in the middle of its work has
+/// lost the node's place.
 pub const NODE_IN_USE: Code = Code::new(Kind::Conflict, "node_in_use", "another process speaks for this node");
 /// What is signed must lead to one agent: a key is never exchanged silently.
 pub const KEY_MISMATCH: Code = Code::new(Kind::Conflict, "key_mismatch", "the node is enrolled with another key");
+/// The report is of an earlier lease: nothing it says counts any more. Ask for the node's work.
 pub const FENCED: Code = Code::new(Kind::Conflict, "fenced", "the epoch is not the current one");
+/// Ask for the node's work and report from the state that it shows.
 pub const BAD_TRANSITION: Code =
     Code::new(Kind::Conflict, "bad_transition", "the report cannot follow the staging's state");
 
@@ -162,8 +166,8 @@ impl App {
     /// into yet, that is done first, outside the transaction.
     ///
     /// Refused: [`FENCED`] for another lease epoch, [`NODE_IN_USE`] for another process, [`STAGING_OVER`] once it has ended,
-    /// [`BAD_TRANSITION`] for what cannot follow, `bad_receipt` for a `ready` that does not hold. Whatever is refused
-    /// changes nothing.
+    /// [`BAD_TRANSITION`] for what cannot follow, `bad_receipt` for a `ready` that does not hold. What is refused
+    /// changes nothing, save what the look into the inputs has found.
     pub async fn report_staging(
         self: &Arc<Self>,
         caller: &Caller,
@@ -332,6 +336,7 @@ impl App {
 }
 
 /// Names of the outputs that the end of this staging's lease asks for and that are not there yet.
+/// None before the lease is released, or while the staging is not: until then nothing is asked for.
 async fn due_outputs(tx: &mut Tx, row: &stagings::Staging, lease: &leases::Lease) -> Result<Vec<String>, Error> {
     if row.state != State::Released || lease.tenure.released.is_none() {
         return Ok(Vec::new());
@@ -344,6 +349,7 @@ fn is_of(row: &stagings::Staging, node: &CallerNode) -> bool {
     row.node.as_ref().is_some_and(|(id, _)| *id == node.id)
 }
 
+/// A node's token that outlived its node: it was let in just before both were ended.
 fn gone() -> Error {
     Error::denied("the node was removed", "add it again with `dray node add`")
 }

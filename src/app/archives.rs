@@ -210,6 +210,8 @@ impl Iterator for Walk {
 
 impl Walk {
     /// The entry as it stands in the archive, if it does.
+    /// Outside the subtree nothing is given out, but files that links inside need are remembered as they pass: they come
+    /// first in the tree's order. Such a link becomes a file of its own with that file's bytes.
     fn within(&mut self, (mut entry, line): Pair) -> Result<Option<Pair>, merge::Error> {
         let Some(subtree) = &self.subtree else { return Ok(Some((entry, line))) };
         let Some(path) = entry.path.strip(subtree) else {

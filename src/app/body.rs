@@ -17,6 +17,7 @@ const BATCH_PIECES: usize = 512;
 /// The longest rest of a body that is taken for nothing: a pack of the usual largest size, 64 MiB, and a little.
 const DRAINED: u64 = 65 << 20;
 
+/// A line that broke, mostly: send the same again, whole.
 pub const LENGTH_MISMATCH: Code = Code::new(Kind::Malformed, "length_mismatch", "the body is not as long as announced");
 
 /// A body on its way in.

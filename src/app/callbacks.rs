@@ -71,8 +71,8 @@ impl App {
         })
     }
 
-    /// One POST, with the event's document as it is to poll and the job's own secret. It makes no difference to the receiver
-    /// which attempt it is.
+    /// One POST, with the event's document as it is to poll and the job's own secret. Attempts of one
+    /// event differ by their time and its signature alone.
     async fn deliver(&self, claimed: &Claimed) -> Result<Outcome, Error> {
         let document = super::events::document(&claimed.event, &self.origin)?;
         let body = super::jobs::json(&document)?;

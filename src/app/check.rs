@@ -34,9 +34,11 @@ use crate::db::packs;
 use crate::db::versions::Version;
 use crate::store;
 
+/// The packs to send again stand in `data.packs`; the layout is written anew with what takes their place.
 pub const CHUNKS_GONE: Code = Code::new(Kind::Conflict, "chunks_gone", "packs that the layout names are not there");
 /// The client's to mend: it writes the layout anew. Packs are not sent again.
 const BAD_LAYOUT: Code = Code::new(Kind::Invalid, "bad_layout", "the layout does not fit the packs it names");
+/// The tree's header names another profile than the team's. Names themselves are judged by the reader of the tree.
 const NOT_PORTABLE: Code = Code::new(Kind::Invalid, "not_portable", "the team takes portable trees only");
 
 /// Packs listed in a refusal.
@@ -105,6 +107,7 @@ pub(super) fn check(app: &App, handle: &Handle, claimed: &Claimed) -> Result<Che
 }
 
 /// The row number of each pack, in the order given. Packs that are not the team's own sealed ones are listed in the error.
+/// Read batch by batch, not at one moment: what is lost in between is found by the transaction that makes the version.
 async fn row_numbers(app: &App, team: Uuid, ids: &[PackId]) -> Result<Vec<u64>, Error> {
     let mut session = app.db.read().await?;
     let mut numbers = Vec::with_capacity(ids.len());
@@ -255,6 +258,8 @@ pub(super) fn refused(error: merge::Error) -> Error {
     Error::new(code, detail, "correct what is named and push again").with_source(error)
 }
 
+/// An error of the store travels through the readers inside an `io::Error` and is taken out again here; all else is bytes
+/// that do not decompress.
 fn unread(source: std::io::Error) -> Error {
     match source.downcast::<store::Error>() {
         Ok(error) => error.into(),

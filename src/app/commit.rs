@@ -28,6 +28,7 @@ use crate::db::{Tx, Woken, versions};
 use crate::domain::version::{Act, UploadState};
 use crate::transaction;
 
+/// Send the tree or layout to this upload, then commit again.
 pub const OBJECT_MISSING: Code = Code::new(Kind::Conflict, "object_missing", "the tree or layout was not sent");
 /// Nobody's fault: the commit runs again at once.
 pub(super) const CHANGED: Code =
@@ -44,7 +45,7 @@ const ATTEMPTS: u64 = 30;
 impl App {
     /// Begins to commit. The same commit said again is the same operation, until it failed: then it is tried anew. So a
     /// client that lost the answer repeats the request, without an Idempotency-Key. [`OBJECT_MISSING`] when tree or layout
-    /// were not sent; other packs may be missing still, which the operation finds out. From here on the upload takes nothing
+    /// were not sent; packs may be missing still, which the operation finds out. From here on the upload takes nothing
     /// until the operation ends.
     pub async fn commit_upload(
         &self,

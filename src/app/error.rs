@@ -65,8 +65,9 @@ impl Kind {
     }
 }
 
-/// A stable code with its kind and title. One constant per code: `const FENCED: Code = Code::new(Kind::Conflict, "fenced",
-/// "the epoch is not the current one")`. Programs decide by `code`: it is never renamed and never gets another kind.
+/// A stable code with its kind and title. One constant per code:
+/// `const FENCED: Code = Code::new(Kind::Conflict, "fenced", "the epoch is not the current one")`. Programs decide by `code`:
+/// it is never renamed and never gets another kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Code {
     pub kind: Kind,
@@ -175,10 +176,15 @@ impl Error {
     }
 }
 
+/// Look at the name, or at the team of the token. The same for what another team has.
 pub const NOT_FOUND: Code = Code::new(Kind::NotFound, "not_found", "no such thing in this team");
+/// `data.field` names the field; the same request fails again.
 pub const INVALID: Code = Code::new(Kind::Invalid, "invalid", "the request does not make sense");
+/// The hint says whether another token or another request will do.
 pub const DENIED: Code = Code::new(Kind::Denied, "denied", "this token may not do that");
+/// Send the same again after `retry_after`, with the same Idempotency-Key: whether it was done may not be known.
 pub const UNAVAILABLE: Code = Code::new(Kind::Unavailable, "unavailable", "the service cannot do this right now");
+/// Sending it again may or may not help; the log has the cause under the request's id.
 pub const INTERNAL: Code = Code::new(Kind::Internal, "internal", "the service failed");
 
 impl From<db::Error> for Error {
@@ -201,7 +207,9 @@ impl From<db::Error> for Error {
     }
 }
 
+/// Nothing was acknowledged; passes when the operator makes room.
 pub const STORE_FULL: Code = Code::new(Kind::Unavailable, "store_full", "the store has no space left");
+/// What is damaged is not handed out.
 pub const CORRUPT: Code = Code::new(Kind::Corrupt, "corrupt", "stored bytes are not what they should be");
 
 impl From<store::Error> for Error {

@@ -21,7 +21,9 @@ use crate::db::packs::{self, Pack};
 use crate::db::versions;
 use crate::transaction;
 
+/// Read the version again and go on by its present layout: what was read so far is good.
 pub const LAYOUT_GONE: Code = Code::new(Kind::Conflict, "layout_gone", "the layout was replaced");
+/// Of a grant's URL: ask for a new grant. Not told apart from a forged one.
 pub const LINK_DEAD: Code = Code::new(Kind::Denied, "link_dead", "the URL is not valid");
 
 /// Packs in one request.

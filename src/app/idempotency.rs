@@ -20,6 +20,7 @@ use super::error::{Code, Error, Kind};
 use super::{App, Idempotency};
 use crate::db::{Tx, idempotency};
 
+/// A caller's bug, mostly a key that is not made anew for each request: nothing was done.
 pub const MISMATCH: Code =
     Code::new(Kind::Invalid, "idempotency_mismatch", "this Idempotency-Key was used for another request");
 

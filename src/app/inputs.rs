@@ -95,6 +95,8 @@ impl App {
         Ok(looked.len())
     }
 
+    /// A failed look is a warning in the log and never an error of the reconciler, so that one staging does not hold up the
+    /// others.
     async fn look_or_retry(self: &Arc<Self>, team: Uuid, id: Uuid) -> Result<(), Error> {
         let Some(row) = stagings::get(&mut self.db.read().await?, team, id).await? else { return Ok(()) };
         match self.look_into(&row).await {
@@ -145,6 +147,8 @@ impl App {
     }
 
     /// The job's inputs with their versions, or why there are none.
+    /// In the order of the spec, `work` first, as they were kept at submit. The outer error is ours, the inner one the
+    /// staging's end.
     async fn sources(&self, row: &stagings::Staging) -> Result<Result<Vec<Source>, Found>, Error> {
         let mut session = self.db.snapshot().await?;
         let job = jobs::get(&mut session, row.team, row.job).await?.ok_or_else(|| super::jobs::no_job(row.job))?;
@@ -318,7 +322,9 @@ impl App {
     }
 }
 
+/// A version's tree or layout cannot be decoded: push the dataset again and submit with the new version.
 pub const DAMAGED: Code = Code::new(Kind::Corrupt, "corrupt", "stored bytes are not what was stored");
+/// A symlink at the path counts as nothing there: it is not followed.
 pub const PATH_NOT_FOUND: Code = Code::new(Kind::NotFound, "path_not_found", "the version has no such path");
 
 fn damaged(what: &'static str, error: impl std::error::Error + Send + Sync + 'static) -> Error {

@@ -23,10 +23,15 @@ use crate::domain::lease::Reason;
 use crate::domain::near::nearest;
 use crate::transaction;
 
+/// Correct what `data.faults` lists; nothing was made.
 pub const BAD_JOB: Code = Code::new(Kind::Invalid, "bad_job", "the job file cannot mean anything");
+/// Some files of the version could not be read when it was pushed. Push again, or say that it will do.
 pub const INCOMPLETE: Code = Code::new(Kind::Conflict, "version_incomplete", "an input's version is incomplete");
+/// `data.nearest` lists names that were probably meant.
 pub const DATASET_NOT_FOUND: Code = Code::new(Kind::NotFound, "dataset_not_found", "no such dataset in this team");
+/// A job that is over never changes: submit a new one.
 pub const JOB_OVER: Code = Code::new(Kind::Conflict, "job_over", "the job is over");
+/// Judged without resolving the name; a name that leads to a private address is found at the attempt.
 pub const CALLBACK_REFUSED: Code = Code::new(Kind::Invalid, "callback_refused", "the callback URL may not be used");
 
 /// What a sealed callback secret is, for [`super::Keys::seal`]. Never changed: what was sealed under it would not open.
@@ -163,6 +168,7 @@ impl App {
     }
 
     /// The version a reference means; when there is no such dataset, the names that were probably meant.
+    /// Datasets without a live version count as none. Of a team with very many names only the first 1,000 are compared.
     async fn resolve_input_version(&self, caller: &Caller, reference: &DatasetRef) -> Result<versions::Version, Error> {
         let mut session = self.db.read().await?;
         let name = &reference.dataset;
@@ -257,6 +263,7 @@ impl App {
 }
 
 /// The spec as the pure rules read it.
+/// `work` first, as [`job::Spec`] has it.
 fn domain_spec(spec: &JobSpec) -> job::Spec<'_> {
     let inputs = spec.work.iter().chain(&spec.data).map(|input| job::Input {
         at: &input.at,
@@ -291,6 +298,7 @@ pub(super) fn over(row: &jobs::Job) -> Error {
     Error::new(JOB_OVER, detail, "submit a new job")
 }
 
+/// As it was submitted. A field that a newer release added and this one does not know is an error, not passed over.
 pub(super) fn spec_of(row: &jobs::Job) -> Result<JobSpec, Error> {
     stored(&row.spec)
 }
@@ -350,6 +358,7 @@ pub(super) fn cut(text: &str, most: usize) -> String {
 }
 
 /// The spec's outputs by name, for those who need more than the row.
+/// `None` for a name that the job never declared.
 pub(super) fn declared_output(job: &jobs::Job, name: &str) -> Result<Option<crate::api::jobs::OutputSpec>, Error> {
     Ok(spec_of(job)?.output.into_iter().find(|output| output.name == name))
 }

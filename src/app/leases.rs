@@ -22,8 +22,11 @@ use crate::domain::lease::{self, Reason};
 use crate::domain::{output, staging};
 use crate::transaction;
 
+/// `data.nodes` lists those that there are.
 pub const NODE_NOT_FOUND: Code = Code::new(Kind::NotFound, "node_not_found", "no such node in this team");
+/// Release it first, or wait for the reconciler, which ends it within seconds of its end.
 pub const LEASE_HELD: Code = Code::new(Kind::Conflict, "lease_held", "the job holds a lease already");
+/// For good: grant a new lease, which has a new epoch.
 pub const LEASE_OVER: Code = Code::new(Kind::Conflict, "lease_over", "the lease has ended");
 
 /// Leases ended by one run of the reconciler.
@@ -131,6 +134,7 @@ impl App {
         Ok(due.len())
     }
 
+    /// Judged again under the lock: it may have been renewed or released since it was found.
     async fn expire_lease(&self, team: Uuid, job: Uuid) -> Result<(), Error> {
         transaction!(self.db, |tx| {
             let mut job = self.locked_job(tx, team, job).await?;

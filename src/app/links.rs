@@ -36,11 +36,17 @@ use crate::transaction;
 /// Longest life of a link: what stores sign for (SigV4 presigning ends at seven days).
 pub const MOST_SECONDS: u64 = 7 * 24 * 3_600;
 
+/// Ask for seven days at most, and make another link then.
 pub const EXPIRES_TOO_FAR: Code = Code::new(Kind::Invalid, "expires_too_far", "no link lives so long");
+/// Make the link without `direct`.
 pub const DIRECT_UNSUPPORTED: Code = Code::new(Kind::Conflict, "direct_unsupported", "this store cannot sign URLs");
+/// The URL was changed or cut; also an id that is none, so that the two cannot be told apart.
 pub const LINK_DENIED: Code = Code::new(Kind::Denied, "link_denied", "the link's signature is wrong");
+/// It says until when it worked.
 pub const LINK_EXPIRED: Code = Code::new(Kind::Expired, "link_expired", "the link has expired");
+/// It says since when.
 pub const LINK_REVOKED: Code = Code::new(Kind::Expired, "link_revoked", "the link was revoked");
+/// Its version was deleted; a new link would need another version.
 pub const LINK_GONE: Code = Code::new(Kind::Expired, "link_gone", "what the link showed was deleted");
 
 /// What a link leads to, before any of its bytes are read. Length and tag are known, so that ranges and resumed downloads
@@ -56,6 +62,7 @@ pub struct Target {
     content: Content,
 }
 
+/// A file is boxed, as it carries its whole layout.
 #[derive(Debug)]
 enum Content {
     File(Box<FoundFile>),
@@ -74,7 +81,7 @@ impl Target {
         }
     }
 
-    /// `Content-Disposition` for [`Self::name`], safe whatever that holds.
+    /// `Content-Disposition` for `name`, safe whatever that holds.
     pub fn disposition(&self) -> String {
         content_disposition(&self.name)
     }
@@ -213,7 +220,7 @@ impl App {
         Ok(ended.len())
     }
 
-    /// Object first, then the row's word: a crash in between deletes again what is gone.
+    /// Object first, then the row's word: after a crash in between, what is gone is deleted once more.
     async fn delete_export(&self, id: Uuid, export: &str) -> Result<(), Error> {
         self.store.delete(&parse_key(export)?).await?;
         transaction!(self.db, |tx| links::export_gone(tx, id).await.map_err(Error::from))

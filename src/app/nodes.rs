@@ -13,6 +13,7 @@ use crate::api::teams::{Page, PageQuery, Role};
 use crate::db::{keys, nodes, tokens};
 use crate::transaction;
 
+/// Removed nodes do not count.
 pub const NODE_EXISTS: Code = Code::new(Kind::Conflict, "node_exists", "a node of that name exists already");
 
 impl App {

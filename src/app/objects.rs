@@ -30,10 +30,13 @@ use crate::db::uploads::{self, Holder, ObjectKind};
 use crate::store::{Key, PackWriter};
 use crate::transaction;
 
+/// The bytes changed on the way, or another document was sent than was announced. The object is not kept.
 pub const DIGEST_MISMATCH: Code =
     Code::new(Kind::Malformed, "digest_mismatch", "the bytes have another digest than announced");
+/// The object is not kept; compress it as one frame, with a window of 8 MiB at most.
 pub const BAD_COMPRESSION: Code =
     Code::new(Kind::Malformed, "bad_compression", "the body is not one zstd frame within the limits");
+/// Such a client mends and commits in a circle. Counts what was begun, so it does not pass by waiting.
 pub const TOO_MANY_OBJECTS: Code =
     Code::new(Kind::TooMany, "too_many_objects", "the upload has sent too many trees and layouts");
 
@@ -124,6 +127,7 @@ impl App {
     }
 }
 
+/// What reached the store before the hasher refused is the caller's to abort.
 async fn hash_and_write(put: PutObject, writer: &mut PackWriter, body: &mut Body) -> Result<(), Error> {
     let (sender, receiver) = mpsc::channel::<Bytes>(QUEUED);
     let handle = Handle::current();

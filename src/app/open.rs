@@ -28,6 +28,7 @@ use crate::webhook::{self, Webhooks};
 /// Why a service does not start. Each is for the operator, and none passes by itself but an unreachable database or store.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
+    /// Unreachable, of a newer release, or of a SQLite that loses data.
     #[error("the database could not be opened")]
     Database(#[source] db::Error),
     #[error("the sender of callbacks could not be set up")]
@@ -37,14 +38,17 @@ pub enum OpenError {
     /// It loses bytes, or takes none.
     #[error("{reason}; `dray store check` shows more")]
     StoreRefused { reason: String },
+    /// Never repaired by making a new one: that would lose what the old one opens.
     #[error("`{}` is no secret key file: it holds 64 hex digits; restore it from its backup", path.display())]
     SecretFormat { path: PathBuf },
+    /// Making a new one would make every link and every sealed secret useless.
     #[error(
         "the secret key file `{}` is missing, but the database has keys that only it opens; restore it from its backup, or \
          copy it from another replica",
         path.display()
     )]
     SecretMissing { path: PathBuf },
+    /// Each replica would make its own, and none could open what another sealed.
     #[error(
         "`multi_replica` is set, but the secret key file `{}` does not exist; make one for all replicas: \
          head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n' > FILE, readable by the service only",
@@ -57,6 +61,7 @@ pub enum OpenError {
         #[source]
         source: std::io::Error,
     },
+    /// What the keys or the database answered, in the words of a use case.
     #[error(transparent)]
     Refused(#[from] Error),
 }

@@ -21,7 +21,9 @@ use crate::domain::job::Step;
 use crate::domain::output::{Due, Move, Need, State, When, settle};
 use crate::transaction;
 
+/// Also an output that has reached its end. Bring what the node's work lists.
 pub const NOT_DUE: Code = Code::new(Kind::Conflict, "not_due", "the output is not asked for");
+/// The job, the lease or the name is not this node's: ask for the node's work.
 pub const OUTPUT_NOT_FOUND: Code =
     Code::new(Kind::NotFound, "output_not_found", "the node has no such output to bring back");
 
@@ -32,6 +34,7 @@ const MOST_SKIPPED: usize = 100;
 #[derive(Debug, Clone)]
 pub struct Wanted {
     pub job: Uuid,
+    /// The lease that asked for it; it may be over and another one live.
     pub lease_epoch: u64,
     pub name: String,
 }
@@ -65,6 +68,7 @@ impl App {
         Ok(document)
     }
 
+    /// In the order of the job file, without links: those are for whoever asks, not for events.
     pub(super) async fn outputs_document(&self, tx: &mut Tx, job: &jobs::Job) -> Result<Outputs, Error> {
         let mut list = Vec::new();
         for row in outputs::newest(tx, job.id).await? {
@@ -103,6 +107,7 @@ impl App {
     }
 
     /// The lease under which a node brings an output, when it was the node's.
+    /// For callers that are no node the lease need only exist.
     async fn lease_of_node(&self, tx: &mut Tx, caller: &Caller, job: &jobs::Job, wanted: &Wanted) -> Result<(), Error> {
         let lease = leases::of_epoch(tx, job.id, wanted.lease_epoch).await?.ok_or_else(|| no_output(wanted))?;
         match &caller.node {
@@ -271,6 +276,7 @@ impl App {
     }
 }
 
+/// By the job's present epoch, in the caller's transaction.
 fn timely(job: &jobs::Job, epoch: u64) -> Timely {
     if epoch < job.epoch { Timely::Late } else { Timely::InTime }
 }

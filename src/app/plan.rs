@@ -2,6 +2,9 @@
 //!
 //! It asks what a staging asks, in the same words: the same selection of the same versions, the agent's own reckoning of room, the lease that
 //! a node needs. What stands against it is listed rather than refused, so that all of it is seen at once.
+//!
+//! Codes of refusals: `job_over`, `no_lease`, `node_silent`, `packs_missing`, `version_gone`, `incomplete_input`, `bad_job`,
+//! `outside_links`, `path_not_found`, `no_space`.
 
 use std::sync::Arc;
 

@@ -15,6 +15,8 @@ use crate::content::digest::Digest;
 use crate::db::{Tx, jobs, keys, leases, stagings};
 use crate::domain::receipt::{self, Envelope, Key, Owner, Readiness};
 
+/// The detail names the first thing that does not hold. The agent verifies the directory again and signs what it finds; the
+/// staging is not ready until then.
 pub const BAD_RECEIPT: Code = Code::new(Kind::Invalid, "bad_receipt", "the readiness receipt does not hold");
 
 impl App {

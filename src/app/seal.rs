@@ -29,8 +29,11 @@ use crate::domain::version::within_quota;
 use crate::store::{Key, PackWriter};
 use crate::transaction;
 
+/// `data.chunk` names it. Memory, disk or network changed the bytes: pack the files again.
 pub const CHUNK_MISMATCH: Code = Code::new(Kind::Malformed, "chunk_mismatch", "a chunk is not what its id says");
+/// Header, index or lengths are wrong, or it is another pack than was announced.
 pub const BAD_PACK: Code = Code::new(Kind::Malformed, "bad_pack", "the body is no pack");
+/// `data.max_bytes` says what is taken. A compressed document is refused so by what comes out of it, too.
 pub const BODY_TOO_LARGE: Code = Code::new(Kind::TooLarge, "body_too_large", "the body is longer than is taken");
 
 /// Bytes that are not worth a trip to the blocking pool.
@@ -303,6 +306,7 @@ fn bad_pack(error: PackError) -> Error {
     .with_source(error)
 }
 
+/// All from the proven index, nothing from what the client said but the upload.
 fn sealing(number: u64, team: Uuid, put: PutPack, index: &PackIndex) -> Sealing {
     let sampled = index.entries().iter().filter(|entry| entry.id.is_sample());
     let mut sample: Vec<_> = sampled.map(|entry| sample_key(team, &entry.id)).collect();

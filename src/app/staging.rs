@@ -21,7 +21,9 @@ use crate::db::{Tx, Woken, jobs, leases, stagings};
 use crate::domain::staging::{self, Progress, State};
 use crate::transaction;
 
+/// Grant one on this node, or stage without a node.
 pub const NO_LEASE: Code = Code::new(Kind::Conflict, "no_lease", "the job holds no live lease on this node");
+/// Request a new staging. To an agent: bring back what is due and clean up.
 pub const STAGING_OVER: Code = Code::new(Kind::Conflict, "staging_over", "the staging has ended");
 
 /// Asks for a staging, and for how long to wait until it is another. With the default the answer comes at once.
@@ -117,6 +119,8 @@ impl App {
         Ok((row, Made::New))
     }
 
+    /// The newest lease, when it is live at this moment and on this node. Under the job's lock, so it cannot be released
+    /// before the staging is there.
     async fn lease_on(&self, tx: &mut Tx, job: &jobs::Job, node: &str) -> Result<leases::Lease, Error> {
         let newest = leases::newest(tx, job.id).await?;
         let live = newest.filter(|lease| lease.tenure.is_live(self.clock.now()) && lease.node_name == node);
@@ -265,6 +269,7 @@ impl App {
     }
 }
 
+/// Only a new one is told as an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Made {
     New,
@@ -280,6 +285,7 @@ pub(super) fn no_staging(id: Uuid) -> Error {
     Error::not_found("staging", id, "`GET /v1/stagings?job=` lists a job's stagings")
 }
 
+/// The words of the states, as the event types have them: never renamed.
 fn event_of(state: State) -> &'static str {
     match state {
         State::Accepted => "dray.staging.accepted.v1",

@@ -20,6 +20,7 @@ use crate::db::packs::{self, Pack};
 use crate::store::{self, Key};
 use crate::transaction;
 
+/// Not passing: push the files again, which seals an equal pack or another layout. `data.packs` names them.
 pub const PACK_QUARANTINED: Code = Code::new(Kind::Corrupt, "pack_quarantined", "a pack is damaged and is not served");
 
 /// A stream of bytes as a blocking reader. Never call it on an async thread: it would block the runtime that has to feed it.

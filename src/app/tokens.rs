@@ -18,6 +18,7 @@ use crate::transaction;
 /// Begins every token, so that scanners of leaked secrets know one when they see it.
 pub const TOKEN_PREFIX: &str = "dray_";
 
+/// Not told apart why: an answer that differed would tell which tokens exist.
 pub const UNAUTHENTICATED: Code = Code::new(Kind::Unauthenticated, "unauthenticated", "no valid token was presented");
 
 impl App {
@@ -84,6 +85,7 @@ impl App {
         })
     }
 
+    /// The caller's own team, or the one an operator names.
     async fn team_of_wish(&self, tx: &mut Tx, caller: &Caller, wished: Option<&str>) -> Result<Uuid, Error> {
         let Some(name) = wished.filter(|name| *name != caller.team_name) else { return Ok(caller.team) };
         if !caller.is_operator() {
@@ -94,6 +96,7 @@ impl App {
         Ok(teams::by_name(tx, name).await?.ok_or_else(missing)?.id)
     }
 
+    /// In the order they were made, revoked and expired ones too; secrets are not kept and not shown.
     pub async fn list_tokens(&self, caller: &Caller, query: &PageQuery) -> Result<Page<TokenInfo>, Error> {
         let paging = Paging::new(query)?;
         let after = Uuid::try_parse(&paging.after).ok();
@@ -168,6 +171,7 @@ fn parse_end(text: &str, now: Timestamp) -> Result<Timestamp, Error> {
     if end <= now { Err(Error::invalid("expires_at", format!("{end} is over"), hint)) } else { Ok(end) }
 }
 
+/// Looked up as it is: 256 random bits need neither salt nor a slow hash.
 pub(super) fn hash(token: &str) -> [u8; 32] {
     *blake3::hash(token.as_bytes()).as_bytes()
 }
@@ -183,6 +187,7 @@ pub(super) fn role_name(role: Role) -> &'static str {
     }
 }
 
+/// An unknown word is an error, never a lesser role.
 pub(super) fn parse_role(name: &str) -> Result<Role, Error> {
     [Role::Admin, Role::Team, Role::TeamRead, Role::Scheduler, Role::Node]
         .into_iter()

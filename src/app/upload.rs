@@ -21,10 +21,15 @@ use crate::domain::id::DatasetName;
 use crate::domain::version::{Act, OverQuota, Refused, Standing, UploadState, within_quota};
 use crate::transaction;
 
+/// Another holder has reopened it, or it ended: this one must stop. `data.epoch` is the present one.
 pub const FENCED: Code = Code::new(Kind::Conflict, "fenced", "the epoch is not the upload's current one");
+/// Open a new one, which is offered what other live uploads hold; one that expired may be reopened.
 pub const UPLOAD_ENDED: Code = Code::new(Kind::Conflict, "upload_ended", "the upload takes nothing any more");
+/// Passes: wait for the operation, which leaves it committed or open again.
 pub const COMMITTING: Code = Code::new(Kind::Conflict, "committing", "the upload is being committed");
+/// `data.needed_bytes` and `data.left_bytes`. Does not pass by waiting, unless other uploads are given up.
 pub const QUOTA_EXCEEDED: Code = Code::new(Kind::TooLarge, "quota_exceeded", "the team's quota has no room for this");
+/// Abort some, or wait until some expire.
 pub const TOO_MANY_UPLOADS: Code = Code::new(Kind::TooMany, "too_many_uploads", "the team has too many open uploads");
 
 /// Uploads ended by one run of the sweeper's transaction; it runs until none is overdue.
@@ -92,6 +97,7 @@ impl App {
         })
     }
 
+    /// With what it has pinned so far, as `offered_packs`.
     pub async fn get_upload(&self, caller: &Caller, id: Uuid) -> Result<api::uploads::Upload, Error> {
         let mut session = self.db.read().await?;
         let upload = visible(uploads::get(&mut session, id).await?, caller, id)?;

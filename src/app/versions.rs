@@ -17,6 +17,7 @@ use crate::domain::id::{DatasetName, DatasetRef, VersionNumber};
 use crate::domain::version::{Unresolved, resolve};
 use crate::transaction;
 
+/// Name one by its number, or push until nothing fails.
 pub const ONLY_INCOMPLETE: Code = Code::new(Kind::NotFound, "only_incomplete", "the dataset has no complete version");
 /// A conflict and no choice: the newest of them would be a guess.
 pub const AMBIGUOUS: Code = Code::new(Kind::Conflict, "ambiguous_digest", "the digits begin more than one digest");
@@ -106,6 +107,7 @@ impl App {
         self.readable(tx, caller, found.ok_or_else(|| no_version(id))?).await
     }
 
+    /// For a node: what is staged on it or lies in the dataset it pushes to. Everybody else of the team reads all.
     async fn readable(&self, tx: &mut Tx, caller: &Caller, version: Version) -> Result<Version, Error> {
         if self.may_read(tx, caller, version.id).await? { Ok(version) } else { Err(no_version(version.id)) }
     }
@@ -183,6 +185,7 @@ fn no_version(id: Uuid) -> Error {
     Error::not_found("version", id, "`dray log DATASET` lists the versions of a dataset")
 }
 
+/// A dataset that exists but lacks the version is told apart from none; both are the team's own.
 fn unresolved(reference: &DatasetRef, why: &Unresolved) -> Error {
     let hint = "`dray log DATASET` lists the versions of a dataset";
     match why {
@@ -202,7 +205,7 @@ fn dataset_document(row: &DatasetRow) -> api::datasets::Dataset {
     }
 }
 
-/// A version as it goes over the wire; also what jobs keep as their snapshot, so fields are only ever added.
+/// A version as it goes over the wire; also what jobs keep as their snapshot, so a field is only ever added, and with a default.
 pub(crate) fn document(version: &Version) -> api::datasets::Version {
     api::datasets::Version {
         id: version.id.to_string(),

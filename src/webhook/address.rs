@@ -1,12 +1,15 @@
 //! Where a callback may go: a numeric judgement of every address a name resolves to.
 //!
-//! Text is never judged: `http://127.1`, `http://2130706433` and `[::ffff:7f00:1]` are all the same number once parsed. Addresses that carry an IPv4
-//! address inside (mapped, compatible, 6to4, NAT64, ISATAP, Teredo) are judged by the address inside as well. What is not plainly public is forbidden,
-//! unless the operator lists its network.
+//! Text is never judged: `http://127.1`, `http://2130706433` and `[::ffff:7f00:1]` are all the same number once parsed.
+//! Addresses that carry an IPv4 address inside are judged by that (mapped, 6to4, NAT64 of the well-known prefix, ISATAP) or
+//! refused altogether (compatible, Teredo, NAT64 of a local prefix). What is not plainly public is forbidden, unless the
+//! operator lists its network.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Whether an address is plainly public: reachable on the internet and belonging to nobody's inside.
+/// Whether an address is plainly public: reachable on the internet and belonging to nobody's inside. A callback is sent from
+/// where the service stands, so an inside address would let any team speak to the operator's own machines and to a cloud's
+/// metadata service (SSRF).
 pub fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_public_v4(address),
@@ -14,7 +17,8 @@ pub fn is_public(address: IpAddr) -> bool {
     }
 }
 
-/// IANA special-purpose IPv4 space.
+/// IANA special-purpose IPv4 space (RFC 6890 and its registry), multicast and class E, and what clouds put outside of it. A
+/// table of refusals, so it must be complete: what is missing here can be reached.
 const NOT_PUBLIC_V4: [(Ipv4Addr, u32); 16] = [
     (Ipv4Addr::new(0, 0, 0, 0), 8),
     (Ipv4Addr::new(10, 0, 0, 0), 8),
@@ -40,6 +44,8 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
     !NOT_PUBLIC_V4.iter().any(within)
 }
 
+/// A list of what is let through: global unicast, `2000::/3`, less what IANA has set aside in it. New special space outside
+/// of it is refused without a change here.
 fn is_public_v6(address: Ipv6Addr) -> bool {
     let bits = address.to_bits();
     let segments = address.segments();

@@ -3,6 +3,15 @@
 //! Signed by Standard Webhooks (`v1`, HMAC-SHA256), no redirects, no proxies from the environment, bounded in time. The name is resolved once, every
 //! address is judged as a number ([`address`]), and the connection goes to what was judged, so that a name that changes its mind gains nothing. Says how
 //! a delivery went; when to try again is decided elsewhere.
+//!
+//! ```text
+//! check_url (scheme, user, a literal address) -> the client resolves by `Guard`: every address judged -> connect to one of them
+//! -> POST, signed -> 2xx | 410 | anything else
+//! ```
+//!
+//! The judgement is made where the connection is made, not before it (DNS rebinding), and a literal address, which no
+//! resolver sees, is judged by its number in the URL. The two clients differ in one thing: which addresses may be spoken to
+//! in the clear.
 
 pub mod address;
 
@@ -19,10 +28,10 @@ use url::{Host, Url};
 
 /// Longest callback URL.
 pub const MAX_URL: usize = 2048;
-/// The receiver has this long for a whole exchange.
+/// The receiver has this long for a whole exchange, half of it for the connection. A claim on a delivery outlasts it.
 pub const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Why a URL is refused.
+/// Why a URL is refused. All but [`Error::Client`] are for whoever gave the URL or for the operator, and say what to change.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("the callback URL cannot be read; give `https://HOST/PATH`, {MAX_URL} bytes at most")]
@@ -37,8 +46,10 @@ pub enum Error {
         "`{host}` is `{address}`, which is not a public address; the operator may list its network in `callbacks.allow`"
     )]
     Forbidden { host: String, address: IpAddr },
+    /// May pass: the name may get one.
     #[error("the name `{0}` has no address")]
     NoAddress(String),
+    /// When the service starts; nothing can be delivered.
     #[error("cannot set up an HTTP client")]
     Client(#[source] reqwest::Error),
 }
@@ -46,14 +57,14 @@ pub enum Error {
 /// How one attempt went.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// Answered 2xx.
+    /// Answered 2xx. What else the answer holds is not read.
     Delivered,
-    /// Answered 410: this receiver wants nothing more.
+    /// Answered 410: this receiver wants nothing more of the job.
     Gone,
     Failed {
-        /// For people; no secrets, no URL query.
+        /// For people; no secrets, no URL query, no control characters.
         reason: String,
-        /// What the receiver asked for.
+        /// What the receiver asked for, by its `Retry-After`; unbounded, as the schedule cuts it.
         retry_after: Option<Duration>,
     },
 }
@@ -61,17 +72,20 @@ pub enum Outcome {
 /// One attempt to deliver.
 #[derive(Debug, Clone, Copy)]
 pub struct Attempt<'a> {
+    /// Judged anew each time: settings and names may have changed since submit.
     pub url: &'a str,
     /// The raw secret, not its `whsec_` form.
     pub secret: &'a [u8],
-    /// The event's id, the same in every attempt.
+    /// The event's id, the same in every attempt: by it the receiver knows a repeat.
     pub id: &'a str,
+    /// Signed with the rest; receivers refuse what is too old (five minutes by Standard Webhooks), so it is the attempt's
+    /// time and not the event's.
     pub now: Timestamp,
     pub content_type: &'a str,
     pub body: &'a [u8],
 }
 
-/// Sends callbacks. Cheap to clone.
+/// Sends callbacks. Cheap to clone. Holds at most one idle connection a host, for ten seconds.
 #[derive(Debug, Clone)]
 pub struct Webhooks {
     https: reqwest::Client,
@@ -79,7 +93,8 @@ pub struct Webhooks {
     allow: Arc<[Cidr]>,
 }
 
-/// Answers which addresses a name has.
+/// Answers which addresses a name has. All of them: whoever implements it must not leave out those that would be refused.
+/// Called for each new connection; no answer is kept.
 #[async_trait::async_trait]
 pub trait Lookup: Send + Sync + std::fmt::Debug {
     async fn lookup(&self, name: &str) -> std::io::Result<Vec<IpAddr>>;
@@ -97,7 +112,8 @@ impl Lookup for SystemLookup {
 }
 
 impl Webhooks {
-    /// `allow`: networks that may be reached though they are not public, and by plain http.
+    /// `allow`: networks that may be reached though they are not public, and by plain http. Redirects are not followed, as
+    /// they would lead past the judgement, and no proxy is taken from the environment, as it would connect in our stead.
     pub fn new(allow: Vec<Cidr>, lookup: Arc<dyn Lookup>) -> Result<Self, Error> {
         let allow: Arc<[Cidr]> = allow.into();
         let client = |plain| {
@@ -122,7 +138,8 @@ impl Webhooks {
         Self::new(settings.callbacks.allowed(settings.listen), Arc::new(SystemLookup))
     }
 
-    /// Judges a URL as far as that goes without resolving its name: at submit, and again before every attempt.
+    /// Judges a URL as far as that goes without resolving its name: at submit, and again before every attempt. Plain http to
+    /// a name is let through when any network is allowed; whether the name lies in it is judged when it is resolved.
     pub fn check_url(&self, text: &str) -> Result<Url, Error> {
         if text.len() > MAX_URL {
             return Err(Error::NotAUrl);
@@ -148,7 +165,8 @@ impl Webhooks {
         Ok(url)
     }
 
-    /// Makes one attempt. Never an error: whatever goes wrong is a failed attempt.
+    /// Makes one attempt. Never an error: whatever goes wrong is a failed attempt. Ends within [`TIMEOUT`]. A failure may
+    /// still have reached the receiver.
     pub async fn deliver(&self, attempt: Attempt<'_>) -> Outcome {
         let failed = |reason: String| Outcome::Failed { reason, retry_after: None };
         let url = match self.check_url(attempt.url) {
@@ -173,7 +191,8 @@ impl Webhooks {
     }
 }
 
-/// `v1,<base64>` over `{id}.{timestamp}.{body}`.
+/// `v1,<base64>` of HMAC-SHA256 over `{id}.{timestamp}.{body}` (Standard Webhooks), `timestamp` in seconds since 1970. The
+/// body is signed as it is sent, byte for byte.
 pub fn sign(secret: &[u8], id: &str, timestamp: i64, body: &[u8]) -> String {
     let key = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, secret);
     let mut context = aws_lc_rs::hmac::Context::with_key(&key);
@@ -200,7 +219,7 @@ fn judge_answer(response: &reqwest::Response, now: Timestamp) -> Outcome {
     Outcome::Failed { reason, retry_after }
 }
 
-/// `Retry-After`: seconds or an HTTP date.
+/// `Retry-After` (RFC 9110): seconds or an HTTP date; `None` for a date that is over and for anything else.
 fn wait_of(text: &str, now: Timestamp) -> Option<Duration> {
     if let Ok(seconds) = text.trim().parse::<u32>() {
         return Some(Duration::from_secs(seconds.into()));
@@ -209,6 +228,7 @@ fn wait_of(text: &str, now: Timestamp) -> Option<Duration> {
     Duration::try_from(at.duration_since(now)).ok()
 }
 
+/// With its causes, since "error sending request" alone helps nobody; cut to 500 characters.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -219,12 +239,14 @@ fn chain(error: &dyn std::error::Error) -> String {
     text.chars().filter(|c| !c.is_control()).take(500).collect()
 }
 
+/// Whether the connection is in the clear.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Plain {
     No,
     Yes,
 }
 
+/// An allowed network permits both: addresses that are not public, and plain http to them.
 fn judge(allow: &[Cidr], plain: Plain, host: &str, address: IpAddr) -> Result<(), Error> {
     if allow.iter().any(|network| network.contains(address)) {
         return Ok(());
@@ -238,7 +260,8 @@ fn judge(allow: &[Cidr], plain: Plain, host: &str, address: IpAddr) -> Result<()
     }
 }
 
-/// Resolves names for the client and lets only judged addresses through; one bad address among several refuses the name.
+/// Resolves names for the client and lets only judged addresses through; one bad address among several refuses the name, or
+/// the client might choose that one.
 #[derive(Debug)]
 struct Guard {
     allow: Arc<[Cidr]>,
