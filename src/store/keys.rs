@@ -8,6 +8,13 @@
 //! refs/<team>/<version>/<generation>.json               refs/<team>/<version>/0.committed
 //! record/<team>/<segment>    probe/<run>/<n>[/<padding>]
 //! ```
+//!
+//! Why UUIDs and not digests: two uploads of one pack, or the repetition of a failed one, must never write the same key, or
+//! the loser of a race could replace what was acknowledged. Content is found by the database's rows; the team stands in the
+//! key so that a listing can be cut by team and a wrong row can never lead to another team's object unseen.
+//!
+//! The grammar is closed: [`Key`]'s parser takes exactly what its constructors make. What a listing finds beside it is
+//! somebody else's and is neither read nor deleted.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,6 +24,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use uuid::Uuid;
 
 /// What an object holds; the first part of its key.
+///
+/// A new kind needs its folder, its shape in `is_key` and a place in [`Kind::ALL`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     Pack,
@@ -33,6 +42,7 @@ impl Kind {
     pub const ALL: [Self; 7] =
         [Self::Pack, Self::Tree, Self::Layout, Self::Reference, Self::Export, Self::Record, Self::Probe];
 
+    /// On the disk and in buckets for ever: a folder's name is never changed.
     pub(super) fn folder(self) -> &'static str {
         match self {
             Self::Pack => "packs",
@@ -51,10 +61,14 @@ impl Kind {
 }
 
 /// The name of one object. Made from UUIDs, or parsed back from what this file made.
+///
+/// Cheap to clone. At most 120 bytes, longer only in a probe. Shown as it is in logs and errors, since it holds no user's
+/// text.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Arc<str>);
 
 impl Key {
+    /// `pack` is a fresh UUID of this attempt, not the pack's id, which is a digest.
     pub fn pack(team: Uuid, pack: Uuid) -> Self {
         Self::plain(Kind::Pack, team, pack)
     }
@@ -67,15 +81,19 @@ impl Key {
         Self::plain(Kind::Layout, team, layout)
     }
 
+    /// A file or archive written out for a direct link; deleted when the link has ended.
     pub fn export(team: Uuid, export: Uuid) -> Self {
         Self::plain(Kind::Export, team, export)
     }
 
+    /// A segment of the team's record.
     pub fn record(team: Uuid, segment: Uuid) -> Self {
         Self::plain(Kind::Record, team, segment)
     }
 
     /// The document from which the SQL side of a version can be rebuilt; the highest generation wins.
+    ///
+    /// A generation is written once like any object; a change of the version's layout writes the next.
     pub fn reference(team: Uuid, version: Uuid, generation: u64) -> Self {
         Self(format!("refs/{team}/{version}/{generation}.json").into())
     }
@@ -85,6 +103,7 @@ impl Key {
         Self(format!("refs/{team}/{version}/0.committed").into())
     }
 
+    /// The `n`-th object of a probe's run. Has no team: [`Key::team`] answers none.
     pub(super) fn probe(run: Uuid, n: u32) -> Self {
         Self(format!("probe/{run}/{n}").into())
     }
@@ -94,6 +113,7 @@ impl Key {
         Self(format!("probe/{run}/{n}/{}/{}", "l".repeat(250), "k".repeat(250)).into())
     }
 
+    /// The shape of all kinds but references and probes.
     fn plain(kind: Kind, team: Uuid, id: Uuid) -> Self {
         Self(format!("{}/{team}/{id}", kind.folder()).into())
     }
@@ -102,6 +122,7 @@ impl Key {
         &self.0
     }
 
+    /// Read from the text, which every way to make a key has checked.
     pub fn kind(&self) -> Kind {
         let folder = self.0.split('/').next().unwrap_or_default();
         Kind::of_folder(folder).expect("every constructor and `from_str` begins with a kind's folder")
@@ -116,11 +137,15 @@ impl Key {
     }
 
     /// The object's own UUID: the pack's, tree's, ..., or the version's for a reference.
+    ///
+    /// None for a probe's, whose second part is a number.
     pub fn id(&self) -> Option<Uuid> {
         self.0.split('/').nth(2).and_then(|id| Uuid::try_parse(id).ok())
     }
 
     /// The generation of a reference document.
+    ///
+    /// None for `0.committed` and for every other kind.
     pub fn generation(&self) -> Option<u64> {
         (self.kind() == Kind::Reference)
             .then(|| self.0.rsplit('/').next()?.strip_suffix(".json")?.parse().ok())
@@ -154,6 +179,8 @@ impl FromStr for Key {
     }
 }
 
+/// The grammar of the module's head. Allocates nothing but the canonical form of UUIDs and numbers, and takes text of any
+/// length.
 fn is_key(text: &str) -> bool {
     let mut parts = text.split('/');
     let (Some(folder), Some(first), Some(second)) = (parts.next(), parts.next(), parts.next()) else { return false };
@@ -184,6 +211,7 @@ fn is_key(text: &str) -> bool {
     }
 }
 
+/// Canonical only: hyphens, lower case. Two spellings of one UUID would be two objects.
 fn is_uuid(text: &str) -> bool {
     Uuid::try_parse(text).is_ok_and(|uuid| uuid.hyphenated().encode_lower(&mut Uuid::encode_buffer()) == text)
 }
@@ -205,6 +233,8 @@ impl<'de> Deserialize<'de> for Key {
 }
 
 /// What to list: everything of a kind, or of one team in it.
+///
+/// Listed as a folder, with a slash behind it, so that one team's UUID can never match as the beginning of another's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prefix {
     pub kind: Kind,

@@ -14,16 +14,25 @@ use bytes::Bytes;
 /// Bytes read at a time.
 pub(super) const PIECE: usize = 512 << 10;
 /// Smaller reads take a plain buffer of their own size, so that a few bytes do not hold a whole piece.
+///
+/// The plain buffer is freed with its last `Bytes`; a pooled one would be held whole by a reader of a few bytes.
 const SMALL: usize = 64 << 10;
+/// The kernel's page on the machines we run on; a larger one costs speed, nothing else.
 const PAGE: usize = 4096;
 /// Most buffers kept for later: 16 MiB.
+///
+/// Not a bound on buffers that are out: streams bound those themselves, two pieces each.
 const IDLE: usize = 32;
 
+/// The pool of one store; its lock is held for a push or a pop only. Buffers keep old bytes, which `read` overwrites before
+/// they are seen.
 #[derive(Debug, Default)]
 pub(super) struct Buffers(Mutex<Vec<Vec<u8>>>);
 
 impl Buffers {
     /// Reads exactly `len` bytes (at most [`PIECE`]) at `offset`.
+    ///
+    /// Fails with `UnexpectedEof` when the file is shorter, and then too the buffer goes back. Blocks.
     pub(super) fn read(self: &Arc<Self>, file: &File, offset: u64, len: usize) -> io::Result<Bytes> {
         if len <= SMALL {
             let mut plain = vec![0; len];
@@ -32,6 +41,8 @@ impl Buffers {
         }
         let mut buffer = self.take();
         let skew = usize::try_from(offset % PAGE as u64).expect("less than a page");
+        // source and destination lie alike in their pages, so the kernel copies whole pages; the two spare pages hold the
+        // shift
         let start = buffer.as_ptr().align_offset(PAGE) + skew;
         let read = file.read_exact_at(&mut buffer[start..start + len], offset);
         let lent = Lent { buffer, start, len, home: Arc::clone(self) };

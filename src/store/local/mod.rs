@@ -7,6 +7,12 @@
 //!
 //! An object is written to `tmp/`, synced, renamed to its key without replacing anything, and its directory is synced; only
 //! then is it acknowledged. A crash leaves files in `tmp/` only, removed at the next start once they are a day old.
+//!
+//! Folders are 0700 and files 0600: the service's user alone reads the bytes of teams. All disk work runs on the blocking
+//! pool; a panic there goes on in the caller. A call that is dropped may still finish its step there: it leaves nothing, or the whole object.
+//!
+//! Several processes may write here at once, since names in `tmp/` are made with `O_EXCL` and published without replacing.
+//! What the file system must give: rename or hard link within it that is atomic, and a sync that is honest.
 
 mod buffers;
 mod reader;
@@ -30,13 +36,21 @@ use super::keys::{Key, Kind, Prefix};
 use super::{Error, Length, Meta, PutMode, Result, Stored, Stream};
 
 /// Temporary files older than this belong to a process that died.
+///
+/// Counted from their last write, at [`Local::open`] only. A younger one may belong to a process that writes at this moment.
 const STALE: SignedDuration = SignedDuration::from_hours(24);
 /// Entries of a listing that wait for their reader.
+///
+/// Bounds the memory of a listing whose reader is slow; the walk blocks its thread meanwhile.
 const LISTED_AHEAD: usize = 256;
 
+/// No list of objects and no cache: the directory is the truth, so what another process or an operator does is seen at
+/// once.
 #[derive(Debug)]
 pub(super) struct Local {
+    /// Canonical, so that a working directory or a symlink that changes later moves nothing.
     root: PathBuf,
+    /// Names of this process in `tmp/` count up from here.
     next_temp: AtomicU64,
     buffers: Arc<Buffers>,
     #[cfg(test)]
@@ -45,11 +59,15 @@ pub(super) struct Local {
 
 /// A disk's free bytes, and whether it is one.
 pub(super) struct Space {
+    /// Bytes that an unprivileged process may still use.
     pub free: u64,
+    /// tmpfs or ramfs: a restart of the machine loses everything.
     pub in_memory: bool,
 }
 
 /// Where a write can fail; tests make it fail at each.
+///
+/// In the order of a write. Whatever fails, the contract is the same: no acknowledgement and no file left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     Create,
@@ -60,6 +78,8 @@ enum Step {
 }
 
 impl Local {
+    /// Makes the directory where it is missing, clears stale files out of `tmp/`, and syncs the root. `now` is compared
+    /// with their times.
     pub(super) async fn open(root: PathBuf, now: Timestamp) -> Result<Self> {
         blocking(move || {
             let at = |error: io::Error| Error::disk(format!("open {}", root.display()), error);
@@ -93,6 +113,7 @@ impl Local {
         self.root.join(key.as_str())
     }
 
+    /// `Overwrite` is atomic too: a reader sees the old bytes or the new ones, never a mixture.
     pub(super) async fn put_small(self: &Arc<Self>, key: &Key, bytes: Bytes, mode: PutMode) -> Result<Stored> {
         let (local, key) = (Arc::clone(self), key.clone());
         blocking(move || {
@@ -122,6 +143,7 @@ impl Local {
         blocking(move || reader::open(&path, &key, range, buffers)).await
     }
 
+    /// Whatever is no regular file (a folder, a symlink) is no object.
     pub(super) async fn head(&self, key: &Key) -> Result<Meta> {
         let (path, key) = (self.path(key), key.clone());
         blocking(move || match fs::symlink_metadata(&path) {
@@ -133,6 +155,8 @@ impl Local {
         .await
     }
 
+    /// The folder is synced, so that a deleted object does not come back after a power cut. Folders of teams stay; they are
+    /// few.
     pub(super) async fn delete(&self, key: &Key) -> Result<()> {
         let (path, key, root) = (self.path(key), key.clone(), self.root.clone());
         blocking(move || {
@@ -203,9 +227,13 @@ impl Local {
 }
 
 /// A file in `tmp/`, removed when dropped before it was published.
+///
+/// Exactly one of two ends: `publish`, which consumes it, or removal by `drop`. While it lives nobody else touches its
+/// path.
 #[derive(Debug)]
 struct TempFile {
     local: Arc<Local>,
+    /// Shared with a batch that is being written when the writer is dropped.
     file: Arc<std::fs::File>,
     path: PathBuf,
     published: bool,
@@ -259,6 +287,7 @@ impl TempFile {
         })
     }
 
+    /// [`Error::NoSpace`] or [`Error::Disk`], naming the step and the temporary path.
     fn failed(&self, doing: &str, error: io::Error) -> Error {
         Error::disk(format!("{doing} {}", self.path.display()), error)
     }
@@ -274,6 +303,8 @@ impl Drop for TempFile {
 }
 
 /// Renames within one file system; `Create` never replaces.
+///
+/// `renameat2` with `RENAME_NOREPLACE`, since `rename` replaces silently and a look beforehand can be raced.
 fn rename(from: &Path, to: &Path, mode: PutMode) -> io::Result<()> {
     if mode == PutMode::Overwrite {
         return std::fs::rename(from, to);
@@ -314,6 +345,7 @@ fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
+/// Makes the entries of a folder durable: a file's own sync does not cover its name.
 fn sync_folder(folder: &Path) -> io::Result<()> {
     std::fs::File::open(folder)?.sync_all()
 }
@@ -322,6 +354,7 @@ fn parent(path: &Path) -> &Path {
     path.parent().expect("an object's path is the root and a key of several parts")
 }
 
+/// Files from the future are young. One that cannot be removed fails the opening: the disk is then not ours to use.
 fn remove_stale(temp: &Path, now: Timestamp) -> io::Result<()> {
     for entry in fs::read_dir(temp)? {
         let entry = entry?;
@@ -360,6 +393,7 @@ fn walk(root: &Path, folder: &Path, tx: &mpsc::Sender<Result<(Key, Meta)>>) -> R
     Ok(())
 }
 
+/// The tag is inode, time and length: it changes with every publication, without reading a byte. No checksum is kept.
 fn meta(found: &std::fs::Metadata) -> Meta {
     let stamp = i128::from(found.mtime()) * 1_000_000_000 + i128::from(found.mtime_nsec());
     Meta {
@@ -379,6 +413,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + '
     joined(tokio::task::spawn_blocking(work)).await
 }
 
+/// A task that was cancelled means that the runtime ends. Whether its step was done is unknown.
 async fn joined<T>(task: tokio::task::JoinHandle<Result<T>>) -> Result<T> {
     match task.await {
         Ok(result) => result,

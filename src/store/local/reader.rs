@@ -1,6 +1,9 @@
 //! Reading an object of a local store: a piece at a time, the next one read while the last is used.
 //!
 //! At most two pieces of a stream are in memory, besides what its reader keeps. A file that ends early is an error.
+//!
+//! Why ahead: with one piece on its way while the last is sent, disk and network work at the same time. The first piece is
+//! read before the stream is handed out, so that a missing file or a bad disk is an error of the call and not of the body.
 
 use std::fs::File;
 use std::io;
@@ -18,6 +21,8 @@ use crate::store::keys::Key;
 use crate::store::{Error, Meta, Result, Stream};
 
 /// Opens the file and reads the first piece. Blocks.
+///
+/// The stream reads the file that was opened: a key that is deleted or replaced meanwhile changes nothing for it.
 pub(super) fn open(
     path: &Path,
     key: &Key,
@@ -53,13 +58,17 @@ pub(super) fn open(
     Ok((meta, Box::pin(futures::StreamExt::chain(first, rest))))
 }
 
+/// The piece being read, and the state to go on with. Dropping the handle does not stop it: it ends by itself after one
+/// piece.
 type Ahead = JoinHandle<Result<(Option<Bytes>, Reading)>>;
 
+/// What a stream of one range needs; cheap to clone.
 #[derive(Debug, Clone)]
 struct Reading {
     file: Arc<File>,
     buffers: Arc<Buffers>,
     key: Key,
+    /// What is still to be read, in bytes of the file. Empty: the end.
     left: Range<u64>,
 }
 
@@ -74,6 +83,8 @@ impl Reading {
     }
 
     /// Reads the next piece. Blocks.
+    ///
+    /// Fails with [`Error::Corrupt`] where the file ends before the range does. At most [`PIECE`] bytes.
     fn next(&mut self) -> Result<Option<Bytes>> {
         let left = self.left.end - self.left.start;
         let len = usize::try_from(left).unwrap_or(usize::MAX).min(PIECE);

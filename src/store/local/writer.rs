@@ -3,6 +3,9 @@
 //! Bytes are kept as they come and written a MiB at a time on the blocking pool, while the next MiB fills: at most two are in
 //! memory. Each batch but the last ends at a multiple of a MiB in the file, so that pages are written whole. On the way they pass through a
 //! small page-aligned buffer: a write from network buffers, which lie anywhere in their pages, costs the kernel several times as much.
+//!
+//! An error is kept by giving up the temporary file: nothing is written after it, and `finish` fails. Writes are not
+//! started again, since a file whose write or sync failed once cannot be trusted to hold what was written before.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -15,23 +18,30 @@ use crate::content::buffer::AlignedBuf;
 use crate::store::keys::Key;
 use crate::store::{Error, Length, PutMode, Result, Settled, Stored};
 
+/// Bytes handed to the kernel by one task: large enough that the switch of threads costs little, small enough that two of
+/// them in each of many writers do not matter.
 const BATCH: usize = 1 << 20;
-/// Most slices of one batch.
+/// Most slices of one batch. Tiny network reads would else make a list as long as a batch has bytes; such a batch ends
+/// early.
 const PIECES: usize = 1000;
 /// Small enough to stay in a core's cache between the copy and the write.
 const ALIGNED: usize = 128 << 10;
 
+/// One object on its way. States: filling, one batch in flight at most, failed (`temp` is none), finished.
 #[derive(Debug)]
 pub(in crate::store) struct LocalWriter {
     /// None once a write failed.
     temp: Option<TempFile>,
     key: Key,
     length: Length,
+    /// Bytes given by the caller so far, written or not.
     taken: u64,
+    /// Waits to be written: `batched` bytes, less than a [`BATCH`].
     batch: Vec<Bytes>,
     batched: usize,
     /// None while a batch is being written.
     aligned: Option<AlignedBuf>,
+    /// Only one, so that batches land in order: the file's position is the kernel's.
     in_flight: Option<JoinHandle<Result<AlignedBuf>>>,
 }
 
@@ -40,6 +50,8 @@ impl LocalWriter {
         Self { temp: Some(temp), key, length, taken: 0, batch: Vec::new(), batched: 0, aligned: None, in_flight: None }
     }
 
+    /// Waits while a batch is being written and the next is full. Must not be dropped half way and called again: bytes may
+    /// be taken in part.
     pub(in crate::store) async fn write(&mut self, bytes: Bytes) -> Result<()> {
         let result = self.take(bytes).await;
         if result.is_err() {
@@ -82,6 +94,7 @@ impl LocalWriter {
         Ok(())
     }
 
+    /// Waits for the batch in flight and takes the buffer back. Its error is the writer's.
     async fn settle(&mut self) -> Result<()> {
         if let Some(task) = self.in_flight.take() {
             self.aligned = Some(joined(task).await?);
@@ -89,6 +102,7 @@ impl LocalWriter {
         Ok(())
     }
 
+    /// Writes the rest, then publishes: sync, name, sync of the folder, in this order.
     pub(in crate::store) async fn finish(mut self) -> Result<Stored> {
         if let Length::Exact(expected) = self.length
             && self.taken != expected
@@ -117,6 +131,7 @@ impl LocalWriter {
     }
 }
 
+/// A call after an error. Settled: no name was given, so nothing is or will be visible.
 fn broken() -> Error {
     Error::Unavailable {
         detail: "this write failed before; begin a new one".into(),
@@ -125,6 +140,7 @@ fn broken() -> Error {
     }
 }
 
+/// Copies the slices through the aligned buffer and writes it whenever it is full, and what is left at the end.
 fn write_all(mut file: &File, batch: &[Bytes], aligned: &mut AlignedBuf) -> io::Result<()> {
     let mut filled = 0;
     for piece in batch {

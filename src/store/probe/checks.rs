@@ -1,6 +1,9 @@
 //! The checks that every kind of store goes through.
 //!
 //! Each is a method that notes one or more [`Check`]s and goes on; only when nothing can be written at all do the rest fall away.
+//!
+//! `Fatal` is kept for what would lose, change or hide bytes. Everything that Dray can do without is `Degraded`, its hint
+//! saying what is done instead. A check that cannot be carried out is noted with the error, never left out in silence.
 
 use std::time::Duration;
 
@@ -13,12 +16,15 @@ use crate::store::keys::Key;
 use crate::store::{Backend, Error, Kind, Length, Prefix, PutMode, Result, Store};
 
 /// Clients that race for one key.
+///
+/// Enough that a store which looks first and writes then lets two of them through.
 const RACERS: u32 = 16;
-/// Large enough for parts everywhere.
+/// Large enough for parts everywhere: one byte above 16 MiB is sent in parts of 8 MiB, so this makes three.
 const LARGE: usize = 17 << 20;
-/// A clock this far off is said.
+/// A clock this many seconds off is said. Far below the 15 minutes at which stores refuse, so that drift is seen in time.
 const SKEW: u64 = 60;
 
+/// One run. Nothing outside of `probe/<run>/` is read, written or listed, but for the list of open uploads.
 pub(super) struct Probe<'a> {
     pub(super) store: &'a Store,
     run: Uuid,
@@ -32,6 +38,7 @@ impl<'a> Probe<'a> {
         Self { store, run, made: Vec::new(), checks: Vec::new() }
     }
 
+    /// Always ends with deletion, whatever failed before. The clock comes after the requests that show it.
     pub(super) async fn run(&mut self, depth: Depth) {
         if self.read_after_write().await && depth == Depth::Full {
             self.conditional_put().await;
@@ -48,6 +55,7 @@ impl<'a> Probe<'a> {
         self.deletion().await;
     }
 
+    /// Noted before it is written, so that the deletion at the end covers writes whose answer was lost.
     pub(super) fn key(&mut self) -> Key {
         self.made(Key::probe)
     }
@@ -59,6 +67,8 @@ impl<'a> Probe<'a> {
     }
 
     /// Bytes of this run that no other request has.
+    ///
+    /// No cache on the way can hold them, and a store that mixes objects up is caught by the bytes.
     pub(super) fn content(&self, len: usize) -> Bytes {
         let mut out = Vec::with_capacity(len + 64);
         let mut n: u64 = 0;
@@ -71,6 +81,7 @@ impl<'a> Probe<'a> {
         out.into()
     }
 
+    /// `hint` says what to do; it is dropped where all is well.
     pub(super) fn note(
         &mut self,
         name: &'static str,
@@ -132,6 +143,8 @@ impl<'a> Probe<'a> {
         true
     }
 
+    /// A condition that is refused outright is fatal, since every write with one would fail: `conditional_put = false` is
+    /// then needed. One that is ignored, or that lets several racers win, only degrades.
     async fn conditional_put(&mut self) {
         let (key, content) = (self.key(), self.content(1_000));
         let hint =
@@ -177,6 +190,7 @@ impl<'a> Probe<'a> {
         }
     }
 
+    /// Parts must come back joined in order; then ranges over their seams, and what an abort leaves.
     async fn multipart(&mut self) {
         let (key, content) = (self.key(), self.content(LARGE));
         let written = async {
@@ -231,6 +245,7 @@ impl<'a> Probe<'a> {
         self.fine("ranges", "read right, also across parts");
     }
 
+    /// An upload that is seen after its abort would let readers find what was never acknowledged.
     async fn given_up(&mut self) {
         let (key, content) = (self.key(), self.content(LARGE));
         let aborted = async {
@@ -292,6 +307,7 @@ impl<'a> Probe<'a> {
         }
     }
 
+    /// A store that cuts long names would let two keys share one object.
     async fn long_keys(&mut self) {
         let (key, content) = (self.made(Key::long_probe), self.content(1_000));
         let stored = async {
@@ -323,6 +339,7 @@ impl<'a> Probe<'a> {
         }
     }
 
+    /// Local stores only. Below 1 GiB free is said, since a full disk refuses pushes at once.
     fn space(&mut self) {
         let Backend::Local(local) = &self.store.backend else { return };
         match local.space() {
@@ -340,6 +357,8 @@ impl<'a> Probe<'a> {
     }
 
     /// Removes all that was written, which is a check too.
+    ///
+    /// Each key is deleted although an earlier one failed, but for a store that is away.
     async fn deletion(&mut self) {
         let hint = Some(
             "let these credentials delete objects, and the bucket keep no old versions: Dray verifies each deletion",
@@ -374,7 +393,9 @@ fn write_hint(error: &Error) -> &'static str {
     }
 }
 
-/// What is wrong with bytes that came back.
+/// What is wrong with bytes that came back, and what to do.
+///
+/// Framing of `aws-chunked` is told apart: who does not decode it stores it inside the object.
 fn difference(sent: &[u8], read: &[u8]) -> (String, &'static str) {
     let holds = |needle: &[u8]| read.windows(needle.len()).any(|window| window == needle);
     if holds(b"chunk-signature=") || holds(b"x-amz-checksum-") || holds(b"x-amz-trailer") {

@@ -3,6 +3,11 @@
 //! A probe writes under `probe/<run>/` only, and removes what it wrote. Its outcome is a value, never an error: each check has a
 //! verdict, what was seen, and what to do. A store that loses or changes bytes is `fatal`, and `serve` refuses it; one that lacks
 //! something Dray can do without is `degraded`, and the hint says what is then done instead.
+//!
+//! The order matters: writing and reading come first, and without them nothing else is tried. Deletion comes last, since it
+//! clears up what the others wrote. The clock is judged by the last answer's `Date`, so it needs no request of its own.
+//!
+//! Names of checks and the shape of [`Report`] are read by scripts and by the docs: a new check may be added, none renamed.
 
 mod checks;
 mod signed;
@@ -19,15 +24,20 @@ use super::Store;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Depth {
     /// Whether bytes come back as they were written: a few small requests.
+    ///
+    /// Before every `serve`; refuses a store that would lose bytes.
     Quick,
-    /// Everything; a few seconds, and some 40 MiB of traffic.
+    /// Everything; a few seconds, and up to 50 MiB of traffic.
     Full,
 }
 
 /// How bad it is.
+///
+/// Ordered: the worst of a report's checks is the report's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
+    /// As Dray wants it.
     Ok,
     /// Dray works, with less.
     Degraded,
@@ -63,7 +73,9 @@ pub struct Check {
 pub struct Report {
     /// The store's place; no secret in it.
     pub store: String,
+    /// The worst of the checks; `Ok` of none.
     pub verdict: Verdict,
+    /// In the order they were tried. One name may stand twice: a probe of several steps notes each that went wrong.
     pub checks: Vec<Check>,
 }
 
@@ -74,6 +86,9 @@ impl Report {
     }
 
     /// Why a service must not start on this store; none when it may.
+    ///
+    /// The first fatal check in one line, with its hint. Degraded stores are never refused: what is lacking is said and
+    /// done without.
     pub fn refuses(&self) -> Option<String> {
         let check = self.checks.iter().find(|check| check.verdict == Verdict::Fatal)?;
         let hint = check.hint.map(|hint| format!("; {hint}")).unwrap_or_default();
@@ -84,6 +99,8 @@ impl Report {
 impl Store {
     /// Tries out the store under `probe/<run>/`. `run` is a fresh UUID. What it wrote is gone when it returns, as far as the
     /// store lets it; what a killed run leaves is listed as `Kind::Probe`.
+    ///
+    /// Two probes may run at once, each in a folder of its own. Takes as long as the store's retries when it is away.
     pub async fn probe(&self, run: Uuid, depth: Depth) -> Report {
         let mut probe = Probe::new(self, run);
         probe.run(depth).await;

@@ -1,4 +1,7 @@
 //! Checks of a bucket that need requests no ordinary caller makes: wrong checksums, signed URLs used as strangers would.
+//!
+//! None of them is fatal: packs can go through the service, and a digest guards every byte. But a store that serves what
+//! nobody signed must be kept out of reach of others, and the hint says so.
 
 use std::time::Duration;
 
@@ -14,6 +17,9 @@ use crate::store::{Error, PutMode, Result};
 
 impl Probe<'_> {
     /// A body that is not what its checksum says.
+    ///
+    /// Refused is right. A store that takes it does not check uploads, so a flipped bit on the line is found only by a
+    /// reader.
     pub(super) async fn checksum(&mut self, s3: &S3) {
         let key = self.key();
         let Some(sent) = s3.put_with_wrong_checksum(&key, self.content(1_000)).await else {
@@ -37,6 +43,7 @@ impl Probe<'_> {
         }
     }
 
+    /// As a downloader would use it: the public endpoint, no credentials, then a range, then URLs that must fail. Where a plain signed URL does not work, the rest falls away.
     pub(super) async fn signed_urls(&mut self, s3: &S3) {
         let (key, other) = (self.key(), self.key());
         let content = self.content(10_000);
@@ -75,6 +82,9 @@ impl Probe<'_> {
     }
 
     /// URLs that must not work.
+    ///
+    /// A URL whose path was changed to another object, and one whose time is over. Takes the 3.5 s that the second must
+    /// wait.
     async fn forged(&mut self, s3: &S3, url: &Url, key: &Key, other: &Key) {
         let hint =
             Some("this store serves what nobody signed: keep it out of reach of others, and do not give out its URLs");
@@ -94,6 +104,7 @@ impl Probe<'_> {
         self.refused("signed_expired", "an expired URL", expired, hint);
     }
 
+    /// Any 4xx is a refusal; a redirect, a success or a fault of the store is not.
     fn refused(
         &mut self,
         name: &'static str,

@@ -2,6 +2,12 @@
 //!
 //! `object_store` reports every refusal as a generic error around our own `Refusal`; here it becomes one of [`Error`]'s variants
 //! and the next step. Retries are ours alone, so that each attempt is signed anew, waits with jitter, and stops in time.
+//!
+//! A retry ends at the first of three: `retries` times, `retry_timeout_ms` since the first failure, or a failure that time
+//! does not heal. Pauses double from 100 ms to 10 s with jitter, so that many clients of a store that comes back do not
+//! arrive together.
+//!
+//! Codes of the S3 error document decide before the status does: a store behind a proxy is precise in the first only.
 
 use std::time::Duration;
 
@@ -17,9 +23,13 @@ use crate::store::error::chain;
 use crate::store::{Error, Key, Settled};
 
 /// The longest a store's `Retry-After` is obeyed.
+///
+/// Longer ones would eat the whole patience of a request in one pause.
 const LONGEST_WAIT: Duration = Duration::from_secs(20);
 
 /// A failed attempt.
+///
+/// `settled` stands beside the error, since only `Unavailable` carries it, while every attempt counts for the end.
 #[derive(Debug)]
 pub(super) struct Failure {
     pub error: Error,
@@ -32,14 +42,18 @@ pub(super) struct Failure {
 pub(super) enum Next {
     /// It would fail again.
     Fail,
+    /// A pause, then the same bytes, signed anew. `after` is what the store asked for, at least.
     Again {
         after: Option<Duration>,
     },
     /// Credentials lapsed: with fresh ones at once.
+    ///
+    /// Once for each request; refused again, the credentials are wrong and not old.
     Renew,
 }
 
 impl Failure {
+    /// What an answer or a broken line means for the object `key`.
     pub(super) fn of(key: &Key, error: object_store::Error) -> Self {
         match cause::<Refusal>(&error) {
             Some(refusal) => Self::refused(key, &refusal.clone()),
@@ -63,6 +77,7 @@ impl Failure {
         Self { error, next: Next::Fail, settled: Settled::Yes }
     }
 
+    /// `Settled::Yes` only where the store said so by refusing; a 5xx other than 503 may hide a write that was done.
     fn refused(key: &Key, refusal: &Refusal) -> Self {
         let code = refusal.code.as_deref().unwrap_or_default();
         let detail = refusal.to_string();
@@ -122,6 +137,7 @@ impl Failure {
         }
     }
 
+    /// No answer of the store's. Only a connection that was never made proves that nothing happened.
     fn transport(error: object_store::Error) -> Self {
         let Some(kind) = cause::<HttpError>(&error).map(HttpError::kind) else {
             return match error {
@@ -151,6 +167,7 @@ fn skewed(refusal: &Refusal) -> Error {
     Error::ClockSkew { minutes: (seconds + 30 * seconds.signum()) / 60 }
 }
 
+/// The first of a type in the chain of sources.
 fn cause<T: std::error::Error + 'static>(error: &object_store::Error) -> Option<&T> {
     let mut source = std::error::Error::source(error);
     while let Some(error) = source {
@@ -162,15 +179,19 @@ fn cause<T: std::error::Error + 'static>(error: &object_store::Error) -> Option<
     None
 }
 
-/// The attempts at one request.
+/// The attempts at one request, or at one body with its resumptions.
 #[derive(Debug)]
 pub(super) struct Tries {
     pauses: ExponentialBackoff,
     fresh: ExponentialBuilder,
+    /// From the first failure, not from the first attempt: a long transfer uses none of it up.
     patience: Duration,
+    /// The first failure since the last progress.
     since: Option<Instant>,
     renewed: bool,
     /// Whether some attempt may have done what was asked without our knowing.
+    ///
+    /// Never taken back by `reset`: what is unknown stays unknown.
     pub lost: bool,
 }
 
@@ -185,7 +206,8 @@ impl Tries {
         Self { pauses: fresh.build(), fresh, patience, since: None, renewed: false, lost: false }
     }
 
-    /// Returns when the request should be sent again, or fails when it should not.
+    /// Returns when the request should be sent again, or fails when it should not. Waits in between; dropping it gives the
+    /// request up.
     pub(super) async fn again(&mut self, failure: Failure, credentials: &Credentials) -> Result<(), Error> {
         self.lost |= failure.settled == Settled::Unknown;
         let after = match failure.next {

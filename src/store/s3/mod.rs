@@ -4,6 +4,17 @@
 //! Writes are plain signed PUTs with a checksum in a header, never a trailer, so that a store that does not understand them
 //! cannot put their framing into an object. An answer that was lost is settled by asking for the object's size and checksum.
 //! Memory: two parts (8 MiB each up to 80 GB objects) a writer; what the network gives at once a reader.
+//!
+//! How a call goes:
+//!
+//! ```text
+//! S3::put, get ... -> object_store: builds, signs -> wire: sends, watches -> the store
+//!        ^                                              | refusal or broken line
+//!        +--- judge: again, with fresh credentials, or an error <---+
+//! ```
+//!
+//! Retries of `object_store` are off: it would send an old signature again. What is asked under the same key twice is
+//! either idempotent (GET, HEAD, DELETE, a part, an overwrite) or settled first (a PUT that creates, a completion).
 
 mod chain;
 mod connect;
@@ -45,6 +56,7 @@ use crate::config::store::StoreSettings;
 /// The longest a signature of this kind can hold.
 const LONGEST_SIGNATURE: Duration = Duration::from_secs(7 * 24 * 3600);
 
+/// One bucket and prefix. Everything mutable in it (connections, credentials, the clock's skew) is shared by all calls.
 #[derive(Debug)]
 pub(super) struct S3 {
     bucket: AmazonS3,
@@ -54,6 +66,7 @@ pub(super) struct S3 {
     public: AmazonS3,
     wire: Wire,
     credentials: Arc<Credentials>,
+    /// As they were when it was opened; checked by `connect`.
     settings: StoreSettings,
     /// `s3://bucket/prefix`
     name: String,
@@ -65,6 +78,8 @@ pub(super) struct S3 {
 }
 
 /// What is known of the bytes of an object that was sent.
+///
+/// CRC64/NVME, the checksum that S3 keeps for a whole object also where it was sent in parts; others it keeps per part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Expected {
     bytes: u64,
@@ -73,24 +88,30 @@ struct Expected {
 
 /// What lies under a key whose write went unanswered.
 enum Found {
+    /// The very bytes: the write has happened, whoever's attempt it was.
     Same(Stored),
+    /// Something else: another writer's, or parts of an older attempt. Never ours to claim.
     Other,
     Nothing,
 }
 
 impl S3 {
+    /// The only way from a key to a name in the bucket.
     fn path(&self, key: &Key) -> Path {
         Path::parse(format!("{}{key}", self.prefix)).expect("keys and checked prefixes are plain paths")
     }
 
+    /// None for what lies under the prefix and was not named by us.
     fn key(&self, path: &Path) -> Option<Key> {
         path.as_ref().strip_prefix(&self.prefix)?.parse().ok()
     }
 
+    /// For one request; a call of several requests takes a fresh one for each.
     fn tries(&self) -> Tries {
         Tries::new(&self.settings)
     }
 
+    /// Waits as `judge` says, or fails with what the failure means.
     async fn again(&self, tries: &mut Tries, key: &Key, error: object_store::Error) -> Result<()> {
         tries.again(Failure::of(key, error), &self.credentials).await
     }
@@ -100,6 +121,8 @@ impl S3 {
     }
 
     /// Our clock minus the store's, by its last answer.
+    ///
+    /// Positive when ours is ahead; none before the first answer.
     pub(super) fn skew_seconds(&self) -> Option<i64> {
         self.wire.skew_seconds()
     }
@@ -124,6 +147,10 @@ impl S3 {
     }
 
     /// One PUT, sent until it is settled.
+    ///
+    /// An attempt that may have been done is settled by looking before another one is sent and before an error is returned:
+    /// so a lost answer ends as a success where the bytes are there, and never as [`Error::AlreadyExists`] against our own
+    /// write.
     async fn put(&self, key: &Key, payload: PutPayload, mode: PutMode, expected: Expected) -> Result<Stored> {
         let path = self.path(key);
         let mode = match mode {
@@ -149,6 +176,7 @@ impl S3 {
         }
     }
 
+    /// An answer whose checksum contradicts ours is damage, although the store said yes.
     fn stored(&self, key: &Key, result: &PutResult, expected: Expected) -> Result<Stored> {
         let checksum = result.extensions.get::<Checksummed>().map(|Checksummed(checksum)| checksum.clone());
         if contradicts(checksum.as_deref(), expected.crc64) {
@@ -160,9 +188,11 @@ impl S3 {
         Ok(Stored { bytes: expected.bytes, e_tag: result.e_tag.clone(), checksum })
     }
 
-    /// Finds out what the store holds under a key, after an answer was lost.
+    /// Finds out what the store holds under a key, after an answer was lost or an upload was completed.
     ///
-    /// Where the store keeps no checksum to compare, the object is read back.
+    /// Size first, then checksum. Where the store keeps no checksum to compare, the object is read back, which costs its
+    /// whole size. An absent object may still appear, if the lost request is on its way: its key is then not to be used by
+    /// anybody else.
     async fn settle(&self, key: &Key, expected: Expected) -> Result<Found> {
         let meta = match self.head(key).await {
             Ok(meta) => meta,
@@ -196,6 +226,8 @@ impl S3 {
         reader::open(self, key, range).await
     }
 
+    /// Asks for checksums, which some stores answer only to this header. A refused HEAD has no body, so its 404 is believed
+    /// by status.
     pub(super) async fn head(&self, key: &Key) -> Result<Meta> {
         let path = self.path(key);
         let mut tries = self.tries();
@@ -227,7 +259,8 @@ impl S3 {
         }
     }
 
-    /// A page at a time, each sent again when it fails.
+    /// A page at a time, each sent again when it fails. A token that comes back unchanged is [`Error::Unsupported`], or it
+    /// would go on for ever.
     pub(super) fn list(self: &Arc<Self>, prefix: Prefix) -> Stream<(Key, Meta)> {
         self.list_by(prefix, None)
     }
@@ -254,6 +287,7 @@ impl S3 {
         pages.try_flatten().boxed()
     }
 
+    /// `nowhere` only names the request in an error: a listing has no key.
     async fn page(
         &self,
         prefix: Prefix,
@@ -281,6 +315,8 @@ impl S3 {
         }
     }
 
+    /// Counted in whole seconds, as SigV4 query parameters are, and at least one. `response-content-disposition` is signed
+    /// with the rest, so that nobody can change the name or turn a download into a page.
     pub(super) async fn sign_get(&self, key: &Key, ttl: Duration, disposition: Option<&str>) -> Result<SignedUrl> {
         let denied = |error: object_store::Error| Failure::of(key, error).error;
         let now = wire::whole_seconds(self.clock.now());
@@ -298,6 +334,7 @@ impl S3 {
     }
 }
 
+/// 1970 stands for a date that the store did not send.
 fn meta(meta: &object_store::ObjectMeta) -> Meta {
     let modified =
         Timestamp::from_second(meta.last_modified.timestamp()).ok().filter(|at| *at != Timestamp::UNIX_EPOCH);
@@ -305,6 +342,8 @@ fn meta(meta: &object_store::ObjectMeta) -> Meta {
 }
 
 /// Whether the store's checksum is of a kind we know and another than ours.
+///
+/// A checksum of another kind proves nothing either way.
 fn contradicts(checksum: Option<&str>, crc64: u64) -> bool {
     let ours = || data_encoding::BASE64.encode(&crc64.to_be_bytes());
     checksum.and_then(|checksum| checksum.strip_prefix("crc64nvme:")).is_some_and(|theirs| theirs != ours())

@@ -7,11 +7,16 @@ use crate::store::Length;
 
 const MIB: u64 = 1 << 20;
 /// Objects up to this size are sent by one plain PUT.
+///
+/// One request instead of several, and the only kind that can carry a condition. It bounds what is kept to be sent again.
 pub(super) const SINGLE: u64 = 16 * MIB;
 /// The smallest part; stores want at least 5 MiB.
 const PART: u64 = 8 * MIB;
 /// The part size where the object's size is not known.
+///
+/// With 10,000 parts 156 GiB can be written without being told beforehand.
 const PART_UNKNOWN: u64 = 16 * MIB;
+/// S3's own limits on parts and objects; a store with smaller ones refuses by itself.
 const MAX_PART: u64 = 5 << 30;
 const MAX_OBJECT: u64 = 5 << 40;
 
@@ -31,6 +36,7 @@ pub(super) struct TooLarge {
     pub most: u64,
 }
 
+/// Parts are whole MiB, at least 8, and no larger than `max_parts` makes them. `TooLarge` comes before anything is sent.
 pub(super) fn plan(length: Length, max_parts: u32) -> Result<Plan, TooLarge> {
     let most = u64::from(max_parts.max(1));
     let size = match length {

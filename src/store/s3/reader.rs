@@ -1,4 +1,8 @@
 //! Reading an object of a bucket. A body that breaks off is resumed from where it got to, only if the object is still the same.
+//!
+//! Sameness is told by the ETag: the resumption asks with `If-Match` and compares the answer's. A store that sends no ETag
+//! gives nothing to compare, and the caller's digest has to find a mixture. Memory: the piece at hand and what the
+//! connection buffers.
 
 use std::ops::Range;
 
@@ -11,6 +15,8 @@ use super::{S3, meta};
 use crate::store::{Error, Key, Meta, Result, Settled, Stream};
 
 /// So many bytes further, earlier failures are forgiven.
+///
+/// So a body of any size survives any number of breaks, as long as it gets on between them.
 const PROGRESS: u64 = 1 << 20;
 
 /// What a resumed body needs; clones share connections.
@@ -18,9 +24,11 @@ struct Reading {
     s3: Source,
     key: Key,
     e_tag: Option<String>,
+    /// What the caller has not got yet, in bytes of the object.
     left: Range<u64>,
     body: stream::BoxStream<'static, object_store::Result<Bytes>>,
     tries: Tries,
+    /// Bytes since the last break; above [`PROGRESS`] the tries begin anew.
     since_failure: u64,
 }
 
@@ -32,6 +40,8 @@ struct Source {
     credentials: std::sync::Arc<super::Credentials>,
 }
 
+/// An empty range asks for the size first: S3 has no way to say it. A range beyond the end is refused here even where the
+/// store answers with less, since a caller who gets fewer bytes than asked would take them for all.
 pub(super) async fn open(s3: &S3, key: &Key, range: Option<Range<u64>>) -> Result<(Meta, Stream<Bytes>)> {
     if let Some(Range { start, end }) = range.clone().filter(|range| range.start >= range.end) {
         return Err(Error::Range { key: key.clone(), start, end, size: s3.head(key).await?.size });
@@ -75,6 +85,7 @@ pub(super) async fn open(s3: &S3, key: &Key, range: Option<Range<u64>>) -> Resul
 }
 
 impl Reading {
+    /// The next piece as the network gave it; none once the range is complete. More bytes than asked are damage.
     async fn next(&mut self) -> Result<Option<Bytes>> {
         while !self.left.is_empty() {
             let failure = match self.body.try_next().await {
@@ -103,6 +114,7 @@ impl Reading {
         Ok(None)
     }
 
+    /// A changed object is [`Error::Corrupt`]: keys are written once, so it can only be damage.
     async fn reopen(&mut self) -> Result<()> {
         loop {
             let options = GetOptions {
@@ -137,6 +149,7 @@ impl Reading {
     }
 }
 
+/// A body that ended is always worth another try; a GET changes nothing.
 fn cut(detail: &str, source: Option<object_store::Error>) -> Failure {
     let source = source.map(|error| Box::new(error) as crate::store::error::Cause);
     Failure {

@@ -1,4 +1,7 @@
 //! Requests for the probe that the ordinary road never makes.
+//!
+//! They go around `judge` and its retries: the probe wants to see the first answer as it is. Redirects are not followed
+//! here either.
 
 use std::time::Duration;
 
@@ -19,6 +22,9 @@ const MOST: usize = 1 << 20;
 
 impl S3 {
     /// PUTs a body under a checksum that is not its own; none when no checksum is asked of this store.
+    ///
+    /// Signed with the wrong checksum in a signed header, so that the store must refuse for the body and not for the
+    /// signature.
     pub(in crate::store) async fn put_with_wrong_checksum(&self, key: &Key, body: Bytes) -> Option<Result<StatusCode>> {
         // valid checksums, of other bytes
         let (name, wrong) = match self.settings.checksum {
@@ -37,6 +43,9 @@ impl S3 {
     }
 
     /// GETs a URL as anybody would, without credentials.
+    ///
+    /// Any status is an answer; only silence is an error. What is longer than [`MOST`] is cut, so a hostile answer fills no
+    /// memory.
     pub(in crate::store) async fn get_as_stranger(
         &self,
         url: &Url,
@@ -55,6 +64,7 @@ impl S3 {
     }
 }
 
+/// The URL is left out of the error: it is signed.
 fn no_answer(error: reqwest::Error) -> Error {
     let detail = "a signed URL gets no answer".to_owned();
     Error::Unavailable { detail, settled: Settled::Unknown, source: Some(Box::new(error.without_url())) }

@@ -16,14 +16,19 @@ use super::{S3, xml};
 use crate::store::{Error, Key, Result};
 
 /// An upload that was begun and neither completed nor aborted.
+///
+/// Named by both key and id: one key may have several, of attempts that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OrphanUpload {
     pub key: Key,
+    /// The store's own, opaque.
     pub id: String,
+    /// By the store's clock; none where it is not told or cannot be read.
     pub started: Option<Timestamp>,
 }
 
 impl S3 {
+    /// Idempotent. Parts that are still on their way may land afterwards; S3 asks to abort again then.
     pub(in crate::store) async fn abort_upload(&self, key: &Key, id: &str) -> Result<()> {
         let (path, id) = (self.path(key), id.to_owned());
         let mut tries = self.tries();
@@ -35,7 +40,8 @@ impl S3 {
         }
     }
 
-    /// Our unfinished uploads that are at least so old; those without a date count as old.
+    /// Our unfinished uploads that are at least so old; those without a date count as old. Keys that are not ours are left
+    /// out.
     pub(in crate::store) async fn orphan_uploads(&self, older_than: Duration) -> Result<Vec<OrphanUpload>> {
         let age = SignedDuration::try_from(older_than).unwrap_or(SignedDuration::MAX);
         let mut found = Vec::new();
@@ -59,6 +65,7 @@ impl S3 {
         }
     }
 
+    /// One page as the store cuts it (`ListMultipartUploads`), as text. Markers that repeat end the caller's loop.
     async fn list_uploads(&self, markers: Option<&(String, String)>) -> Result<String> {
         let nowhere = Key::pack(Uuid::nil(), Uuid::nil());
         let mut query = vec![("uploads", String::new())];

@@ -27,21 +27,31 @@ use super::xml;
 use crate::clock::Clock;
 
 /// Most bytes read of an answer that is not an object: error documents, and those of multipart uploads.
+///
+/// Bounds what a broken or hostile store can make us keep.
 const DOCUMENT: usize = 256 << 10;
 /// Largest piece of a body handed down at once, so that a slow line shows progress.
+///
+/// hyper takes the next piece when it has room, so smaller pieces note movement more often.
 const FRAME: usize = 256 << 10;
 /// No skew is known yet.
 const UNKNOWN_SKEW: i64 = i64::MIN;
 
+/// Clones share connections and the noted clock.
 #[derive(Debug, Clone)]
 pub(super) struct Wire {
     client: reqwest::Client,
+    /// The longest time without a byte in either direction.
     stall: Duration,
     clock: Arc<dyn Clock>,
+    /// [`UNKNOWN_SKEW`] until an answer has carried a `Date`.
     skew_seconds: Arc<AtomicI64>,
 }
 
 /// An answer by which the store refused a request.
+///
+/// Found again by `judge` in the chain of sources. Its texts are cut to 300 characters: a store's words go to a log, not a
+/// flood.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("status {status}{}{}", code.as_ref().map(|code| format!(" {code}")).unwrap_or_default(), message.as_ref().map(|text| format!(": {text}")).unwrap_or_default())]
 pub(super) struct Refusal {
@@ -81,6 +91,7 @@ impl Wire {
         Some(self.skew_seconds.load(Ordering::Relaxed)).filter(|skew| *skew != UNKNOWN_SKEW)
     }
 
+    /// By HTTP's `Date`, which has whole seconds and counts the way of the answer in.
     fn note_skew(&self, headers: &HeaderMap) -> Option<i64> {
         let date = headers.get(header::DATE)?.to_str().ok()?;
         let theirs = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(date).ok()?;
@@ -90,6 +101,9 @@ impl Wire {
     }
 
     /// Sends a request and waits for the head of its answer.
+    ///
+    /// Gives up when nothing has moved for `stall`, counted from the last piece of the body that was taken. A store that
+    /// has all of the body and thinks about it has as long again.
     async fn send(&self, request: HttpRequest) -> Result<http::Response<reqwest::Body>, HttpError> {
         let (parts, body) = request.into_parts();
         let url = parts
@@ -119,6 +133,7 @@ impl Wire {
         }
     }
 
+    /// An answer's body that cannot go silent unnoticed.
     fn watched(&self, body: reqwest::Body) -> HttpResponseBody {
         HttpResponseBody::new(Incoming { body, stall: self.stall, timer: None })
     }
@@ -136,7 +151,7 @@ impl Wire {
         self.collect(self.watched(body)).await
     }
 
-    /// Reads an answer's document, at most [`DOCUMENT`] bytes of it.
+    /// Reads an answer's document; one of more than [`DOCUMENT`] bytes is an error, never cut.
     async fn collect(&self, body: HttpResponseBody) -> Result<Bytes, HttpError> {
         use futures::TryStreamExt;
         let pieces = body.bytes_stream();
@@ -163,6 +178,8 @@ impl HttpConnector for Wire {
 
 #[async_trait]
 impl HttpService for Wire {
+    /// Everything but 2xx becomes a [`Refusal`], and so does a 2xx to a POST whose body holds an error:
+    /// `CompleteMultipartUpload` says 200 first. Bodies of other answers are passed on as they come.
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let is_post = request.method() == Method::POST;
         let (mut parts, body) = self.send(request).await?.into_parts();
@@ -187,6 +204,7 @@ impl HttpService for Wire {
     }
 }
 
+/// A redirect is told in words of what to set, since following it would send our signature to the next host.
 fn refusal(status: StatusCode, headers: &HeaderMap, document: &[u8], skew_seconds: Option<i64>) -> HttpError {
     let document = String::from_utf8_lossy(document);
     let header = |name: header::HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
@@ -216,6 +234,7 @@ fn refusal(status: StatusCode, headers: &HeaderMap, document: &[u8], skew_second
     HttpError::new(HttpErrorKind::Unknown, refusal)
 }
 
+/// Checksums of a whole object and of its parts are not told apart here; `contradicts` takes one kind only.
 fn checksum(headers: &HeaderMap) -> Option<Checksummed> {
     ["crc64nvme", "sha256"].into_iter().find_map(|name| {
         let value = headers.get(format!("x-amz-checksum-{name}"))?.to_str().ok()?;
@@ -223,6 +242,7 @@ fn checksum(headers: &HeaderMap) -> Option<Checksummed> {
     })
 }
 
+/// Never with the URL, which may be signed.
 fn transport(error: reqwest::Error) -> HttpError {
     let kind = if error.is_connect() {
         HttpErrorKind::Connect
@@ -234,7 +254,7 @@ fn transport(error: reqwest::Error) -> HttpError {
     HttpError::new(kind, error.without_url())
 }
 
-/// When a byte of a request last moved.
+/// When a byte of a request last moved. Milliseconds since `start`, so that one atomic is enough.
 #[derive(Debug)]
 struct Moved {
     start: Instant,
@@ -292,6 +312,8 @@ impl Body for Outgoing {
 }
 
 /// An answer's body that fails when nothing comes for too long while somebody waits for it.
+///
+/// A reader of ours that is slow is not the store's silence: the timer runs only while a poll waits.
 struct Incoming {
     body: reqwest::Body,
     stall: Duration,
@@ -324,12 +346,13 @@ impl Body for Incoming {
     }
 }
 
-/// Whether a certificate, a signature or a date would be judged by a clock this far off.
+/// Whether a refusal is put down to our clock: stores take signatures up to 15 minutes off, and the header's seconds are
+/// not exact.
 pub(super) fn is_skewed(seconds: i64) -> bool {
     seconds.abs() >= 14 * 60
 }
 
-/// `Timestamp` arithmetic for what object_store signs by the machine's own clock.
+/// Cuts the fraction off, as `X-Amz-Date` does: a URL's end must not be told later than the store counts it.
 pub(super) fn whole_seconds(at: Timestamp) -> Timestamp {
     Timestamp::from_second(at.as_second()).expect("a timestamp's own seconds are in range")
 }

@@ -4,6 +4,15 @@
 //! upload is completed only by `finish`, and the completion is believed only when the store then shows the right size and
 //! checksum. A writer dropped before leaves an abort behind that is tried again until it is through; what a crash leaves is
 //! found by `Store::orphan_uploads`.
+//!
+//! ```text
+//! write ... SINGLE bytes or fewer          -> finish: one PUT, conditional where the store can
+//! write ... more -> create, part 1, 2 ...  -> finish: last part, complete, HEAD
+//! error | drop | abort                     -> the upload is aborted, the key is burnt
+//! ```
+//!
+//! Parts go one after the other and not side by side: a writer's memory stays at two of them, and several writers share the
+//! line.
 
 use std::sync::Arc;
 
@@ -17,16 +26,21 @@ use super::plan::{self, Plan, SINGLE};
 use super::{Expected, Found, S3};
 use crate::store::{Error, Key, Length, PutMode, Result, Settled, Stored};
 
+/// A part is sent only when more bytes follow it, so that an object which just fits is still one PUT.
 pub(in crate::store) struct S3Writer {
     s3: Arc<S3>,
     key: Key,
     length: Length,
     plan: Plan,
     taken: u64,
+    /// Over all bytes in order: what the store must show in the end.
     crc64: crc_fast::Digest,
+    /// The part that fills, as it came; `filled` bytes, sent without being joined.
     pieces: Vec<Bytes>,
     filled: u64,
+    /// None until the first part is full.
     upload: Option<Upload>,
+    /// Set by the first error; everything but `abort` then fails.
     failed: bool,
 }
 
@@ -35,8 +49,11 @@ struct Upload {
     s3: Arc<S3>,
     key: Key,
     id: MultipartId,
+    /// In order, as the store named them; a part's number is its place here.
     parts: Vec<PartId>,
+    /// One task at most.
     sending: JoinSet<Result<PartId>>,
+    /// Nothing to abort any more, or somebody else does it.
     completed: bool,
 }
 
@@ -65,6 +82,7 @@ impl S3Writer {
         })
     }
 
+    /// An error drops the upload, which aborts it, and frees the pieces. Must not be dropped half way and called again.
     pub(in crate::store) async fn write(&mut self, bytes: Bytes) -> Result<()> {
         if self.failed {
             return Err(broken());
@@ -123,6 +141,7 @@ impl S3Writer {
         Ok(())
     }
 
+    /// An object of which no part was sent is one PUT, even an empty one. Otherwise nothing is visible before the completion.
     pub(in crate::store) async fn finish(mut self) -> Result<Stored> {
         if self.failed {
             return Err(broken());
@@ -157,6 +176,7 @@ impl S3Writer {
 }
 
 impl Upload {
+    /// A creation whose answer was lost leaves an upload that nobody knows: an orphan, found by its age.
     async fn create(s3: &Arc<S3>, key: &Key) -> Result<Self> {
         let path = s3.path(key);
         let mut tries = s3.tries();
@@ -176,6 +196,8 @@ impl Upload {
         })
     }
 
+    /// Sends one part in the background until it is taken or the tries end. It holds the payload meanwhile, which is the
+    /// second part in memory.
     fn send(&mut self, number: usize, payload: PutPayload) {
         let (s3, key, id) = (Arc::clone(&self.s3), self.key.clone(), self.id.clone());
         self.sending.spawn(async move {
@@ -208,6 +230,7 @@ impl Upload {
         Error::Corrupt { key: self.key.clone(), detail: detail.to_owned() }
     }
 
+    /// Completes, then looks. "No such upload" may mean that an earlier attempt completed it, so the object decides. After the store's own yes, other bytes or none at all are [`Error::Corrupt`].
     async fn complete(mut self, expected: Expected) -> Result<Stored> {
         self.settle().await?;
         let path = self.s3.path(&self.key);
