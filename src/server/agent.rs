@@ -1,4 +1,7 @@
 //! What a node's agent hears and says.
+//!
+//! Only tokens of role `node` come here, each bound to one node. The service never calls an agent: it asks for work, and
+//! says what it has done. Reports may be said twice and arrive late: all are fenced by lease epoch, those of stagings by the agent's instance too.
 
 use std::sync::Arc;
 
@@ -15,6 +18,10 @@ use crate::app::{App, Caller};
 
 type AppState = State<Arc<App>>;
 
+/// Take the node's place
+///
+/// Refused while another process was heard for this node within the last minute. The agent's key is enrolled on first use
+/// and must be the same from then on.
 #[utoipa::path(post, path = "/v1/agent/hello", tag = "agent", request_body = Hello,
     responses((status = 200, description = "The node is this process's", body = Welcome),
               (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json")))]
@@ -22,6 +29,9 @@ pub(super) async fn hello(State(app): AppState, caller: Caller, said: Said<Hello
     Ok(Json(app.agent_hello(&caller, &said.body).await?))
 }
 
+/// Ask for the node's work
+///
+/// Answers at once when it differs from what `seen` names, else when it changes or the wait is over.
 #[utoipa::path(get, path = "/v1/agent/work", tag = "agent", params(AskWork),
     responses((status = 200, description = "All that the node should be doing", body = Work),
               (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json")))]

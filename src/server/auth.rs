@@ -3,6 +3,9 @@
 //! The layer looks up the matched route in [`TABLE`]; a route without a row is refused, so a forgotten row closes a door
 //! instead of leaving it open. Handlers take the proven [`Caller`] as an argument. Use cases still scope every query by the
 //! caller's team; this file decides on roles only.
+//!
+//! Order of the checks: route, token, rate, role. So a stranger learns nothing about roles, and a token that calls too
+//! often is held back before any use case costs the database more than the look at the token.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,6 +23,8 @@ use crate::app::tokens::UNAUTHENTICATED;
 use crate::app::{App, Caller, Error};
 
 /// What a route asks of its caller.
+///
+/// Roles do not include one another: each row lists all that may call it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
     /// No token.
@@ -29,15 +34,19 @@ pub enum Needs {
     /// A token with one of these roles.
     Roles(&'static [Role]),
     /// A token of role `admin` of team `default`.
+    ///
+    /// Who runs the service, not one of its teams.
     Operator,
 }
 
 use Role::{Admin, Node, Scheduler, Team, TeamRead};
 
+/// Any valid token. The use case decides what it sees.
 const ANYONE: Needs = Needs::Roles(&[Admin, Team, TeamRead, Scheduler, Node]);
 const ADMIN: Needs = Needs::Roles(&[Admin]);
 /// Whoever brings data: people and what runs for them, and nodes their declared outputs.
 const SENDERS: Needs = Needs::Roles(&[Admin, Team, Node]);
+/// Whoever may delete what a team holds; a scheduler may not.
 const WRITERS: Needs = Needs::Roles(&[Admin, Team]);
 /// Whoever looks at a team's things: everybody but a node.
 const READERS: Needs = Needs::Roles(&[Admin, Team, TeamRead, Scheduler]);
@@ -46,7 +55,9 @@ const READERS: Needs = Needs::Roles(&[Admin, Team, TeamRead, Scheduler]);
 const SCHEDULERS: Needs = Needs::Roles(&[Admin, Team, Scheduler]);
 const NODE: Needs = Needs::Roles(&[Node]);
 
-/// Every route of the service. `OPTIONS` and `HEAD` follow `GET`.
+/// Every route of the service, once. `HEAD` follows `GET`.
+///
+/// A test holds it against the OpenAPI document. Changing a row changes who may do what: it is a change of the API.
 pub const TABLE: &[(Method, &str, Needs)] = &[
     (Method::GET, "/healthz", Needs::Nothing),
     (Method::GET, "/openapi.json", Needs::Nothing),
@@ -114,6 +125,7 @@ pub const TABLE: &[(Method, &str, Needs)] = &[
     (Method::GET, "/l/{id}/{name}", Needs::Signature),
 ];
 
+/// None: the route has no row, which `admit` treats as a fault of ours and refuses.
 pub(super) fn needs(method: &Method, path: &str) -> Option<Needs> {
     let method = if method == Method::HEAD { &Method::GET } else { method };
     TABLE.iter().find(|row| row.0 == *method && row.1 == path).map(|row| row.2)
@@ -136,6 +148,8 @@ pub(super) fn describe(document: &mut serde_json::Value) {
 }
 
 /// State of the layer.
+///
+/// One for all connections of this replica; rates are counted by replica.
 #[derive(Debug)]
 pub(super) struct Gate {
     app: Arc<App>,
@@ -150,6 +164,8 @@ impl Gate {
 }
 
 /// Refuses whoever may not call the matched route; hands the proven caller on.
+///
+/// A refused request's body is not read here.
 pub(super) async fn enforce(
     State(gate): State<Arc<Gate>>,
     path: MatchedPath,
@@ -168,6 +184,7 @@ pub(super) async fn enforce(
     }
 }
 
+/// None where the route needs no token: a token that is sent all the same is not looked at.
 async fn admit(gate: &Gate, path: &str, request: &Parts) -> Result<Option<Caller>, Error> {
     let needs = needs(&request.method, path)
         .ok_or_else(|| Error::internal(format!("`{} {path}` has no row in the auth table", request.method)))?;
@@ -188,6 +205,7 @@ async fn admit(gate: &Gate, path: &str, request: &Parts) -> Result<Option<Caller
     Ok(Some(caller))
 }
 
+/// RFC 6750's header only: a token in a query or a form would end in logs. The scheme is compared without case.
 fn bearer(request: &Parts) -> Result<&str, Error> {
     let header = request.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let token =
@@ -198,6 +216,7 @@ fn bearer(request: &Parts) -> Result<&str, Error> {
     })
 }
 
+/// Only on routes that need a token; on others it is `internal`, a handler's mistake found by its first test.
 impl<S: Sync> FromRequestParts<S> for Caller {
     type Rejection = Refusal;
 

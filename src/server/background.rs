@@ -3,6 +3,14 @@
 //! A task takes no input and reads its work from the database, so one code path serves a signal, a period and a restart, and
 //! it may run in several replicas at once (work is claimed by row locks). A task that fails or panics is logged and runs
 //! again. Tasks are owned here and end with the service.
+//!
+//! ```text
+//! run -> ok     -> sleep `every`, or until `topic` is notified -> run
+//!     -> failed -> sleep 0.5 s, 1 s, 2 s ... at most `every`   -> run     (signals are not heard)
+//! ```
+//!
+//! What a task must hold to: idempotent, safe beside itself in another replica, bounded in what one run holds, and at ease
+//! with being dropped at any await.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -19,9 +27,13 @@ use crate::app::{App, Error, Listener, Woken};
 type Run = Box<dyn Fn(Arc<App>) -> BoxFuture<'static, Result<(), Error>> + Send + Sync>;
 
 /// One reconciler.
+///
+/// Named in the log by `name`, which no two tasks should share.
 pub struct Task {
     pub name: &'static str,
+    /// Longest time between two runs that went well, but for a tenth of jitter.
     every: Duration,
+    /// A wake-up may be lost: the period makes up for it.
     topic: Option<&'static str>,
     run: Run,
 }
@@ -49,11 +61,14 @@ impl Task {
     }
 
     /// One run, for tests and for the loop.
+    ///
+    /// A panic is an error here, so that one bad row does not end the task for good.
     pub async fn run(&self, app: &Arc<App>) -> Result<(), Error> {
         let run = AssertUnwindSafe((self.run)(app.clone())).catch_unwind();
         run.await.unwrap_or_else(|_| Err(Error::internal(format!("task `{}` panicked", self.name))))
     }
 
+    /// Ends only when told to stop; the run at hand is dropped then.
     async fn keep_running(self, app: Arc<App>, stop: CancellationToken) {
         let mut failures: u32 = 0;
         while !stop.is_cancelled() {
@@ -87,6 +102,7 @@ async fn heard(ear: &mut Listener, deadline: Instant) {
     }
 }
 
+/// Doubles from half a second; no longer than the period, or a second where the period is shorter.
 fn back_off(every: Duration, failures: u32) -> Duration {
     let pause = Duration::from_millis(250).saturating_mul(1 << failures.min(8));
     pause.min(every.max(Duration::from_secs(1)))
@@ -106,6 +122,7 @@ pub struct Background {
 }
 
 impl Background {
+    /// Also carries wake-ups between replicas (PostgreSQL), which is to be done once for each [`App`].
     pub fn start(app: &Arc<App>, tasks: Vec<Task>) -> Self {
         let mut background = Self { tasks: JoinSet::new(), stop: CancellationToken::new() };
         let (carrier, stop) = (app.clone(), background.stop.clone());

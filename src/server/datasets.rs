@@ -1,4 +1,7 @@
 //! Datasets, versions, their documents; grants and the bytes of packs.
+//!
+//! Documents and packs are streamed by range from the store; memory does not grow with their size. Deletions are of the
+//! versions' rows: bytes that nothing refers to any more are not freed by these calls.
 
 use std::sync::Arc;
 
@@ -79,6 +82,9 @@ pub(super) async fn list(
     Ok(Json(app.list_datasets(&caller, &query.prefix, &page).await?))
 }
 
+/// Delete a dataset with all its versions
+///
+/// Numbers are not used again: the next version pushed under this name goes on where they were.
 #[utoipa::path(delete, path = "/v1/datasets", tag = "datasets", params(NameQuery),
     responses((status = 204, description = "Every version deleted"),
               (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json")))]
@@ -153,6 +159,8 @@ pub(super) async fn layout(
     part(&app, &caller, (id, Part::Layout), &headers).await
 }
 
+/// Streams a stored tree or layout as it lies in the store. The tag is the digest or the layout's id, so a client resumes
+/// only what it began.
 async fn part(app: &App, caller: &Caller, (id, part): (Uuid, Part), headers: &HeaderMap) -> Result<Response, Refusal> {
     let stored = app.version_part(caller, id, part).await?;
     let download = Download { bytes: stored.bytes, tag: stored.tag.clone(), media_type: "application/zstd" };

@@ -2,6 +2,10 @@
 //!
 //! The caller reads code, title, detail and hint; drivers' texts and sources go to the log only, once, here. The request id
 //! is filled in by the outermost layer, which finds the problem in the response's extensions.
+//!
+//! Log levels: what is damaged or a fault of ours is an error, a store or database that is away a warning, a caller's
+//! mistake only a debug line, or anybody could fill the log. A 401 carries `WWW-Authenticate`, and what may be tried again
+//! `Retry-After`.
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
@@ -10,6 +14,8 @@ use crate::api::problem::{PROBLEM_JSON, Problem};
 use crate::app::{Error, Kind};
 
 /// A refusal on its way out. Handlers return `Result<_, Refusal>` and use `?` on [`Error`].
+///
+/// Made into an answer once; that is where it is logged.
 #[derive(Debug)]
 pub struct Refusal(pub Error);
 
@@ -37,6 +43,7 @@ impl IntoResponse for Refusal {
     }
 }
 
+/// The body and its media type, nothing else: used again by `front`, once the request id is known.
 pub(super) fn respond(problem: &Problem) -> Response {
     let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let body = serde_json::to_vec(problem).expect("a problem has string keys only");
@@ -59,6 +66,7 @@ fn log(error: &Error, status: StatusCode) {
     }
 }
 
+/// Drivers' texts may name tables, hosts or keys: for the log only.
 fn causes(error: &Error) -> String {
     let mut causes = Vec::new();
     let mut next = std::error::Error::source(error);

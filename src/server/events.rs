@@ -1,4 +1,7 @@
 //! Events to poll, and how their deliveries fare.
+//!
+//! The same events go out as callbacks; here they can be read again, in one order per team, by who keeps the last id seen.
+//! At least once: an id that was seen before is the same fact.
 
 use std::sync::Arc;
 
@@ -17,6 +20,9 @@ use crate::app::{App, Caller, Paging};
 
 type AppState = State<Arc<App>>;
 
+/// Poll events
+///
+/// Waits for one when there is none after the last seen, as long as asked.
 #[utoipa::path(get, path = "/v1/events", tag = "events", params(AskEvents),
     responses((status = 200, description = "Events after the one last seen, oldest first; `next` is the last one's id", body = Page<Event>),
               (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json")))]

@@ -2,6 +2,9 @@
 //!
 //! A JSON body is read within its budget: a `Content-Length` above it is refused before a byte is buffered, a body without
 //! one is cut when it exceeds it.
+//!
+//! Use cases check what values mean; here it is only whether they can be read. Every refusal names the place and what to
+//! compare with. Nothing is defaulted that the wire types do not default themselves.
 
 use std::sync::Arc;
 
@@ -17,15 +20,24 @@ use super::error::Refusal;
 use super::pace::Stalled;
 use crate::app::{App, Code, Error, Idempotency, Kind};
 
+/// 413. Not retryable as it is.
 pub const BODY_TOO_LARGE: Code = Code::new(Kind::TooLarge, "body_too_large", "the body exceeds what this call takes");
+/// 408: the sender was slower than `pace` allows.
 pub const BODY_STALLED: Code = Code::new(Kind::TimedOut, "body_stalled", "the body came too slowly");
+/// Seldom read by anybody: the sender has gone. It stops the use case.
 pub const BODY_CUT: Code = Code::new(Kind::Invalid, "body_cut", "the body ended before its announced end");
+/// JSON, query or path that does not parse, or has a field that is not known.
 pub const MALFORMED: Code = Code::new(Kind::Invalid, "malformed", "the request cannot be read");
 
 /// A JSON body, and the idempotency of the call that carries it.
+///
+/// Consumes the request, so it is a handler's last argument. Memory: one body of at most `limits.json_body`. The media type
+/// is not looked at.
 #[derive(Debug)]
 pub struct Said<T> {
     pub body: T,
+    /// Key, route and BLAKE3 of the very bytes: the same key with another body is refused by the use case, not answered as
+    /// a repeat.
     pub idempotency: Idempotency,
 }
 
@@ -48,6 +60,7 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for Said<T> {
     }
 }
 
+/// A key that cannot be one is refused and not ignored: the caller relies on it.
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Error> {
     let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
     let key = value.to_str().ok().filter(|key| (1..=128).contains(&key.len()));
@@ -55,6 +68,7 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Error> {
     key.map(|key| Some(key.to_owned())).ok_or_else(|| Error::invalid("Idempotency-Key", "cannot be a key", hint))
 }
 
+/// Reads a body of at most `limit` bytes, whatever its head announced.
 async fn collect(headers: &HeaderMap, body: Body, limit: u64) -> Result<Bytes, Error> {
     let too_large = || {
         let detail = format!("this call takes {limit} bytes at most");
@@ -76,7 +90,7 @@ async fn collect(headers: &HeaderMap, body: Body, limit: u64) -> Result<Bytes, E
     Ok(whole.into())
 }
 
-/// Why a body ended early. For handlers that stream one, too.
+/// Why a body ended early. For handlers that stream one, too: our own cut is told apart from a line that broke.
 pub fn body_error(error: axum::Error) -> Error {
     let mut next: Option<&(dyn std::error::Error + 'static)> = Some(&error);
     while let Some(cause) = next {
@@ -90,6 +104,8 @@ pub fn body_error(error: axum::Error) -> Error {
 }
 
 /// The query string.
+///
+/// Whether unknown parameters are refused is for `T` to say.
 #[derive(Debug)]
 pub struct Asked<T>(pub T);
 
@@ -106,6 +122,8 @@ impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for Asked<T> {
 }
 
 /// The variable parts of the path.
+///
+/// Percent-decoded. Not to be shown or logged unescaped: it is the caller's text.
 #[derive(Debug)]
 pub struct Named<T>(pub T);
 
@@ -121,6 +139,9 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Named<T
 }
 
 /// What URLs made for this caller begin with: `public_url`, else the origin of the request itself. No `/` at its end.
+///
+/// From `Host` only while no `public_url` is set: a caller could then be answered links to a host of its own choice, and
+/// only that caller sees them. A host with user information is not believed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin(pub String);
 

@@ -1,4 +1,7 @@
 //! Whether this replica should be sent requests.
+//!
+//! For load balancers: 200 while requests are welcome. A replica that drains takes no new connections, and answers 503 on
+//! those that are open. It asks the database and not the store, whose absence does not make another replica any better.
 
 use std::sync::Arc;
 
@@ -13,8 +16,9 @@ use crate::app::App;
 
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Health {
-    /// `ok`
+    /// `ok`; anything else is answered as a problem.
     status: &'static str,
+    /// Release of the service.
     version: &'static str,
 }
 

@@ -1,4 +1,7 @@
 //! Who the caller is; teams, tokens, nodes, public keys.
+//!
+//! Secrets are in the answer of the call that made them; kept are their hashes. A repeat with the same `Idempotency-Key`
+//! within `limits.idempotency_ttl` gets the same answer again, which is stored encrypted until then.
 
 use std::sync::Arc;
 

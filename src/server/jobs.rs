@@ -1,4 +1,8 @@
 //! Jobs, their leases and outputs.
+//!
+//! Submitting and granting take an `Idempotency-Key`; cancelling, renewing and releasing are safe to repeat as they are. A
+//! change and the events that tell of it are one transaction, so what is answered is also told by callback and by `GET
+//! /v1/events`.
 
 use std::sync::Arc;
 
@@ -45,6 +49,9 @@ pub(super) async fn show(State(app): AppState, caller: Caller, Named(id): Named<
     Ok(Json(app.get_job(&caller, parse_id("job", &id)?).await?))
 }
 
+/// Cancel a job
+///
+/// Its lease ends, its stagings are cancelled, and nothing comes back. Cancelled twice is cancelled.
 #[utoipa::path(delete, path = "/v1/jobs/{id}", tag = "jobs", params(("id" = String, Path, description = "UUID")),
     responses((status = 200, description = "The job, cancelled", body = Job),
               (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json")))]

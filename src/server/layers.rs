@@ -1,6 +1,9 @@
 //! What surrounds every request: its id and log line, the budget of requests at one moment, panics, time limits, pace.
 //!
 //! The log names method, route pattern, status and time; never a token, a query or a path that a user chose.
+//!
+//! Limits here protect the service as a whole; what one token or one team may use is counted elsewhere. A request that is
+//! refused as overloaded has touched neither database nor store.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -19,17 +22,22 @@ use super::pace::paced;
 use crate::api::problem::Problem;
 use crate::app::{App, Code, Error, Kind};
 
+/// 503 with `Retry-After`. Nothing was done: the same request may be sent again, to any replica.
 pub const OVERLOADED: Code = Code::new(Kind::Unavailable, "overloaded", "the service has all hands full");
+/// 503 with `Retry-After`. It may have happened: a creation is to be sent again with the same `Idempotency-Key`.
 pub const TIMED_OUT: Code = Code::new(Kind::Unavailable, "timeout", "the answer took too long");
+/// A wrong address, or a client newer than the service.
 pub const NO_ROUTE: Code = Code::new(Kind::NotFound, "no_route", "there is no such call");
 pub const WRONG_METHOD: Code = Code::new(Kind::Invalid, "wrong_method", "the call exists with another method");
 
+/// Taken from the caller where it is sane, so that one id joins the logs of both sides, and always answered.
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// State of the outermost layer.
 #[derive(Debug)]
 pub(super) struct Front {
     pub app: Arc<App>,
+    /// One permit from the head of a request to the head of its answer: long polls count, bodies that stream out do not.
     pub in_flight: Semaphore,
 }
 
@@ -63,6 +71,7 @@ pub(super) async fn front(State(front): State<Arc<Front>>, request: Request, nex
     response
 }
 
+/// Refuses rather than queues: who waits in line would time out and come again. The body is paced unless it is empty.
 async fn admitted(front: &Front, request: Request, next: Next) -> Response {
     let Ok(_permit) = front.in_flight.try_acquire() else {
         let detail = "too many requests are being served at this moment";
@@ -76,6 +85,7 @@ async fn admitted(front: &Front, request: Request, next: Next) -> Response {
     next.run(Request::from_parts(parts, body)).await
 }
 
+/// At most 64 of `A-Z a-z 0-9 - _ .`; anything else could write into a log, and is replaced by a UUID.
 fn request_id(app: &App, request: &Request) -> String {
     let said = request.headers().get(&REQUEST_ID).and_then(|id| id.to_str().ok());
     let sane = |id: &&str| {
@@ -85,6 +95,9 @@ fn request_id(app: &App, request: &Request) -> String {
 }
 
 /// Around calls that are answered as a whole; not around bodies that stream.
+///
+/// The handler is dropped at the limit, which rolls its transaction back unless the commit was under way.
+/// `limits.longest_wait` is shorter, so that a long poll ends by itself.
 pub(super) async fn in_time(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let limit = app.settings.limits.request_timeout.0;
     tokio::time::timeout(limit, next.run(request)).await.unwrap_or_else(|_| {
@@ -101,12 +114,14 @@ pub(super) fn panicked(panic: Box<dyn Any + Send>) -> Response {
     Refusal(Error::internal("the request hit a fault of the service")).into_response()
 }
 
+/// The path is shown escaped and cut to 200 characters, since it is the caller's.
 pub(super) async fn no_route(method: Method, uri: Uri) -> Refusal {
     let path: String = uri.path().chars().take(200).collect();
     let hint = "check the address; /openapi.json lists every call of this release";
     Refusal(Error::new(NO_ROUTE, format!("there is no call `{method} {}`", path.escape_debug()), hint))
 }
 
+/// 405, which no kind of error has: so the status is put in by hand, in the answer and in its problem. axum adds `Allow`.
 pub(super) async fn wrong_method(method: Method) -> Response {
     let detail = format!("this path does not take `{method}`");
     let mut response =

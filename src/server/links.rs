@@ -1,4 +1,8 @@
 //! Links: made and revoked by the team, opened by whoever holds one.
+//!
+//! Opening one needs no token: the URL is signed. A wrong signature and an unknown id are answered alike; that a link is
+//! over, revoked or without its version is told only to who holds a right one. The headers keep a browser from running,
+//! caching for others or indexing what strangers uploaded.
 
 use std::sync::Arc;
 

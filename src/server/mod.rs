@@ -2,6 +2,20 @@
 //!
 //! This page lists every route. Handlers are short: they take typed arguments, call one use case and wrap its answer. What a
 //! route asks of its caller is in `auth`, how an error looks on the wire in `error`. No SQL, no store, no rule here.
+//!
+//! What a request passes, from outside in. The order is a contract: each layer relies on those before it.
+//!
+//! ```text
+//! front       request id, log line, at most limits.requests_in_flight at once, pace of the body     every request
+//! panics      become a problem of code `internal`                                                   every request
+//! auth        the row of the table, the token, the token's rate                                     matched routes
+//! in_time     limits.request_timeout                                                                calls only, not streams
+//! handler     arguments, one use case, its answer
+//! ```
+//!
+//! A handler that is dropped (the caller hung up, the time was over) drops its use case: a transaction in flight is rolled
+//! back. Only POSTs that create take an `Idempotency-Key`. Other calls may be sent again as they are; the answer may differ
+//! (a version deleted twice is 404), and each `reopen` raises the epoch.
 
 mod agent;
 mod auth;
@@ -50,6 +64,8 @@ pub use store_check::{StoreCheck, store_check};
 type Routes = OpenApiRouter<Arc<App>>;
 
 /// Calls that are answered as a whole, within `limits.request_timeout`.
+///
+/// A route belongs here unless a body of any size passes through it: the time limit would cut an honest slow line.
 fn calls() -> Routes {
     OpenApiRouter::new()
         .routes(routes!(health::healthz))
@@ -120,6 +136,8 @@ fn streams() -> Routes {
 struct Document;
 
 /// The OpenAPI 3.1 document of this release; what a call asks of its caller is taken from the auth table.
+///
+/// Made from the routes themselves, so that no route is missing. The `///` of handlers and of wire types is its text.
 pub fn document() -> serde_json::Value {
     let routes = OpenApiRouter::<Arc<App>>::with_openapi(Document::openapi()).merge(calls()).merge(streams());
     let mut document = serde_json::to_value(routes.into_openapi()).expect("a document has string keys only");
@@ -128,6 +146,9 @@ pub fn document() -> serde_json::Value {
 }
 
 /// The service's router, complete with everything that surrounds a request.
+///
+/// Pure wiring: nothing runs until it is served. The document is made once and kept; unknown paths and methods answer
+/// problems too.
 pub fn router(app: Arc<App>) -> Router {
     let document = serde_json::to_vec(&document()).expect("a document has string keys only");
     let document = axum::body::Bytes::from(document);

@@ -2,6 +2,9 @@
 //!
 //! Only the time spent waiting for the client counts, so a slow store behind us never cuts an honest sender. A body must
 //! bring [`FLOOR`] bytes for every second of a window of waiting, or it is cut with [`Stalled`].
+//!
+//! Against senders that hold a connection and a permit with a byte now and then. An idle limit alone would let them: each
+//! byte begins it anew. Here it is bytes by time, so a slow but steady line passes and a trickle does not.
 
 use std::time::{Duration, Instant};
 
@@ -9,9 +12,13 @@ use axum::body::{Body, BodyDataStream, Bytes};
 use futures::{StreamExt, stream};
 
 /// Bytes a second that a body must bring while we wait for it.
+///
+/// 8 kbit/s: below any line that could finish a push, above what keeps a connection open.
 const FLOOR: u64 = 1_024;
 
 /// A body that came too slowly.
+///
+/// Found by `body_error` in the chain of sources, and answered 408.
 #[derive(Debug, thiserror::Error)]
 #[error("only {came} bytes came in {} s of waiting", waited.as_secs())]
 pub struct Stalled {
@@ -19,14 +26,18 @@ pub struct Stalled {
     waited: Duration,
 }
 
+/// A window ends when `window` of waiting has been used up, and the next begins with nothing.
 struct Pace {
     body: BodyDataStream,
     window: Duration,
+    /// Time spent waiting for the sender in this window; work of ours between two parts is not in it.
     waited: Duration,
+    /// Bytes since the window began.
     came: u64,
 }
 
 impl Pace {
+    /// A body that ends in time is never cut, however few bytes it brought.
     async fn next(&mut self) -> Option<Result<Bytes, axum::Error>> {
         loop {
             let began = Instant::now();
@@ -50,7 +61,7 @@ impl Pace {
     }
 }
 
-/// The same body, cut when it trickles.
+/// The same body, cut when it trickles. Nothing is buffered; an error of the body's own is passed on.
 pub(super) fn paced(body: Body, window: Duration) -> Body {
     let pace = Pace { body: body.into_data_stream(), window, waited: Duration::ZERO, came: 0 };
     Body::from_stream(stream::unfold(pace, |mut pace| async move { Some((pace.next().await?, pace)) }))

@@ -2,6 +2,10 @@
 //!
 //! One range is served, as RFC 9110 has it; a header that asks for several, or cannot be read, is as if it were not there, and
 //! the whole is answered. The tag names the very bytes, so a resumed download can never join two different ones.
+//!
+//! Only GET and HEAD come here. Names are RFC 9110's, sections 13 and 14: an `If-Range` that does not match answers the
+//! whole, never an error, and a range beyond the end is 416 with the true length, by which a client that resumes learns
+//! that it has all.
 
 use std::ops::Range;
 
@@ -14,11 +18,15 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use crate::app::Error;
 
 /// What a download is, before anything of it is read.
+///
+/// What the headers are made of. Immutable: a download is of one object, never of "the newest".
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Download {
+    /// Length of the whole, also where a part is sent.
     pub bytes: u64,
     /// Opaque; without the quotes.
     pub tag: String,
+    /// Sent with `nosniff`, so that a browser shows nothing as something else.
     pub media_type: &'static str,
 }
 
@@ -26,15 +34,23 @@ pub struct Download {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wanted {
     Whole,
+    /// Never empty, and within the whole.
     Part(Range<u64>),
     /// The caller has these bytes.
+    ///
+    /// 304 without a body.
     NotModified,
     /// The range lies beyond the end.
+    ///
+    /// 416 without a body.
     Unsatisfiable,
 }
 
 impl Download {
     /// Reads the request's conditions.
+    ///
+    /// `If-None-Match` wins over `Range`, as RFC 9110 orders them. Tags are compared strongly: a weak one never equals
+    /// ours.
     pub fn wanted(&self, headers: &HeaderMap) -> Wanted {
         if text(headers, header::IF_NONE_MATCH)
             .is_some_and(|tags| tags == "*" || tags.split(',').any(|tag| self.is_tag(tag)))
@@ -95,6 +111,7 @@ fn text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
     headers.get(name)?.to_str().ok()
 }
 
+/// Leaves a header out rather than fail the download.
 fn set(headers: &mut HeaderMap, name: HeaderName, value: &str) {
     // tags are digests and ids; one that is not plain text is left out rather than sent wrong
     if let Ok(value) = HeaderValue::from_str(value) {
@@ -103,6 +120,9 @@ fn set(headers: &mut HeaderMap, name: HeaderName, value: &str) {
 }
 
 /// `bytes=a-b`, `bytes=a-` or `bytes=-n`; anything else is [`Wanted::Whole`].
+///
+/// An end beyond the whole is cut to it. Digits that no `u64` holds count as the largest, so that an absurd end is still an
+/// end.
 fn parse(range: &str, bytes: u64) -> Wanted {
     let spec = range.trim().strip_prefix("bytes=").filter(|spec| !spec.contains(','));
     let Some((first, last)) = spec.and_then(|spec| spec.split_once('-')) else { return Wanted::Whole };

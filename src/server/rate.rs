@@ -2,6 +2,9 @@
 //!
 //! A token's bucket says nothing about any other's. Memory is bounded: full buckets are forgotten first, and there are never
 //! more than [`MOST`].
+//!
+//! A replica counts by itself: n of them together admit n times the rate. The limit is against a client that runs wild, not
+//! for billing.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -13,6 +16,7 @@ use crate::app::{Code, Error, Kind};
 
 pub const TOO_MANY: Code = Code::new(Kind::TooMany, "too_many_requests", "this token calls too often");
 
+/// Little more than 1 MiB of buckets.
 const MOST: usize = 16_384;
 
 #[derive(Debug)]
@@ -22,6 +26,7 @@ pub(super) struct Rate {
     buckets: Mutex<HashMap<Uuid, Bucket>>,
 }
 
+/// `left` requests at the moment `at`; what has come in since is computed when it is asked for, so no timer runs.
 #[derive(Debug, Clone, Copy)]
 struct Bucket {
     left: f64,
@@ -35,6 +40,9 @@ impl Rate {
     }
 
     /// Takes one request out of a token's bucket.
+    ///
+    /// Fails with [`TOO_MANY`] and the time until one request is there. A refused request takes nothing, so insisting does
+    /// not prolong the wait.
     pub(super) fn take(&self, token: Uuid, now: Instant) -> Result<(), Error> {
         if self.rate == 0.0 {
             return Ok(());
@@ -61,6 +69,7 @@ impl Rate {
 }
 
 impl Bucket {
+    /// Never more than a full bucket.
     fn left(&self, rate: f64, now: Instant) -> f64 {
         (self.left + now.saturating_duration_since(self.at).as_secs_f64() * rate).min(rate * 2.0)
     }

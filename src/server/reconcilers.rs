@@ -1,4 +1,7 @@
 //! The list of everything the service does between requests.
+//!
+//! Each is a use case that finds its own work. Periods say how late something may be noticed when no signal comes: a lease
+//! that ends is seen within a second or so, an export that is over within a minute.
 
 use std::time::Duration;
 
@@ -9,6 +12,8 @@ use super::background::Task;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// One line per reconciler. `replica` names this process.
+///
+/// `replica-lives` is what the refusal of a second replica on a local store rests on: silent for a minute means gone.
 pub fn reconcilers(replica: Uuid) -> Vec<Task> {
     vec![
         Task::new("expire-leases", SECOND, |app| async move { app.expire_leases().await.map(drop) }),
@@ -36,6 +41,7 @@ pub fn reconcilers(replica: Uuid) -> Vec<Task> {
     ]
 }
 
+/// One runner of commits. Several may run: each commit is claimed by one.
 fn commits(name: &'static str) -> Task {
     Task::new(name, Duration::from_secs(2), |app| async move { app.run_commits().await })
         .woken_by(crate::app::commit::TOPIC)

@@ -1,6 +1,12 @@
 //! The role `serve`: a service in this process until it is told to end.
 //!
 //! SIGTERM and Ctrl-C drain and end with success; a second one cuts what is still in flight. SIGHUP reads the TLS files again.
+//!
+//! ```text
+//! start -> serving -> [signal] draining -> stopped
+//!                         |  requests in flight end, `drain` at most
+//!                         +- [second signal] cut
+//! ```
 
 use futures::future::LocalBoxFuture;
 use std::io::{IsTerminal, Write};
@@ -16,6 +22,9 @@ use crate::clock::{RandomIds, SystemClock};
 use crate::config::{Log, LogFormat, Settings};
 
 /// Serves until a signal. Says on stderr where, once it answers.
+///
+/// An error comes before the first request (settings, port, store, lock) or when the HTTP server breaks. What was
+/// acknowledged is durable in every case. The future is not `Send`: it belongs to the process's main task.
 pub fn serve(settings: Settings) -> LocalBoxFuture<'static, Result<(), Error>> {
     Box::pin(async move {
         start_log(&settings.log);
@@ -53,6 +62,7 @@ pub fn serve(settings: Settings) -> LocalBoxFuture<'static, Result<(), Error>> {
     })
 }
 
+/// Registered before the service starts, so that a signal during a long start is not lost and does not kill it half way.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -63,6 +73,7 @@ impl Signals {
         Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
 
+    /// One signal to end. Each call takes one.
     async fn end(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}

@@ -2,6 +2,10 @@
 //!
 //! `admin.token` exists before the port answers. Stopping takes no new connections, ends long polls, lets requests in flight
 //! finish for `drain`, then ends background work and closes the database; what is left is cut, and nothing acknowledged is lost.
+//!
+//! The order of the start is what keeps two services apart: directory, lock, replica id, port bound, database and store
+//! opened, other replicas asked, `admin.token`, port answering. Nobody is answered by a service that may still refuse to
+//! start, and a second one on the same directory fails at the lock before it touches the database.
 
 use futures::future::BoxFuture;
 use std::io::{self, Write};
@@ -24,6 +28,8 @@ use crate::clock::{Clock, Ids};
 use crate::config::Settings;
 
 /// Why a service does not start or go on.
+///
+/// All of them end the process, but for `Tls` from a reload.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("`{}` cannot be used", path.display())]
@@ -32,6 +38,7 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// The lock is held by a living process: a killed one's goes with it.
     #[error("another `dray serve` uses the data directory `{}`; stop it, or give this one its own with --data", .0.display())]
     InUse(PathBuf),
     #[error("cannot listen on `{address}`; choose another address with --listen")]
@@ -49,6 +56,7 @@ pub enum Error {
     LocalStoreShared(String),
     #[error(transparent)]
     Open(#[from] app::OpenError),
+    /// A first write failed: the replica's sign of life, or the first token.
     #[error("the service could not prepare its database")]
     Prepare(#[from] app::Error),
     #[error("the HTTP server ended")]
@@ -56,10 +64,13 @@ pub enum Error {
 }
 
 /// A service that answers. Dropping it cuts everything; [`Service::stop`] drains first.
+///
+/// One for each data directory and process.
 #[derive(Debug)]
 pub struct Service {
     app: Arc<App>,
     address: SocketAddr,
+    /// This data directory's, the same after a restart.
     replica: Uuid,
     handle: axum_server::Handle<SocketAddr>,
     http: JoinSet<io::Result<()>>,
@@ -71,6 +82,9 @@ pub struct Service {
 
 impl Service {
     /// Opens what `settings` name and answers on `settings.listen`.
+    ///
+    /// Returns once the port answers. When it fails, nothing answers and what was written (directory, lock, id) is found
+    /// again next time.
     pub async fn start(settings: Settings, clock: Arc<dyn Clock>, ids: Arc<dyn Ids>) -> Result<Self, Error> {
         Self::start_with(settings, clock, ids, reconcilers).await
     }
@@ -110,11 +124,14 @@ impl Service {
         &self.app
     }
 
+    /// The real one: `listen` may have asked for port 0.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// Reads certificate and key again; the old ones stay in use when the new ones are no good.
+    ///
+    /// Connections that are open keep their certificate. Nothing happens where TLS is not configured.
     pub async fn reload_tls(&self) -> Result<(), Error> {
         let paths = &self.app.settings.tls;
         if let (Some(config), Some(cert), Some(key)) = (&self.tls, &paths.cert, &paths.key) {
@@ -124,6 +141,8 @@ impl Service {
     }
 
     /// Ends when the HTTP server ends by itself, which it should not.
+    ///
+    /// Cancel-safe: may be dropped and called again.
     pub async fn failed(&mut self) -> Error {
         let ended = self.http.join_next().await;
         let error = match ended {
@@ -135,6 +154,8 @@ impl Service {
     }
 
     /// Begins to drain: no new connections, long polls are answered, requests in flight may end within `drain`.
+    ///
+    /// May be called twice; `healthz` answers 503 from here on.
     pub fn drain(&self) {
         self.app.db.wakeups().close();
         self.handle.graceful_shutdown(Some(self.app.settings.drain.0));
@@ -146,7 +167,10 @@ impl Service {
         move || handle.shutdown()
     }
 
-    /// Drains and ends everything in order.
+    /// Drains and ends everything in order: HTTP, background work, the sign of life, the database.
+    ///
+    /// Tasks end after HTTP, so that what a last request began may still be carried on. Takes `drain` at most, plus the end
+    /// of one step of a task. An error here loses nothing that was acknowledged.
     pub async fn stop(mut self) -> Result<(), Error> {
         self.drain();
         let ended = self.http.join_next().await;
@@ -161,6 +185,8 @@ impl Service {
     }
 }
 
+/// HTTP/1.1 only, 64 headers at most, and `limits.header_timeout` for each head, so that idle strangers do not hold
+/// connections.
 async fn serve_http(
     app: Arc<App>,
     listener: std::net::TcpListener,
@@ -182,6 +208,8 @@ async fn serve_http(
     }
 }
 
+/// Taken before the database is opened: a wrong address fails at once. `SO_REUSEADDR`, so that a restart need not wait for
+/// old connections.
 fn bind(address: SocketAddr) -> Result<(TcpSocket, SocketAddr), Error> {
     let bound = || {
         let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
@@ -193,6 +221,8 @@ fn bind(address: SocketAddr) -> Result<(TcpSocket, SocketAddr), Error> {
     bound().map_err(|source| Error::Listen { address, source })
 }
 
+/// For URLs made where no request is at hand. An unspecified IPv4 address becomes loopback, which works on this machine
+/// only: set `public_url` for everybody else.
 fn origin(settings: &Settings, address: SocketAddr) -> String {
     if let Some(url) = &settings.public_url {
         return url.as_str().trim_end_matches('/').to_owned();
@@ -219,6 +249,7 @@ async fn read_tls(cert: &Path, key: &Path) -> Result<Arc<rustls::ServerConfig>, 
     Ok(Arc::new(config))
 }
 
+/// A replica that cannot see the others' objects would answer that data is lost. Asked before this one says that it lives.
 async fn refuse_shared_local_store(app: &App, replica: Uuid) -> Result<(), Error> {
     if app.settings.store_resolved().url.starts_with("s3://") {
         return Ok(());
@@ -230,6 +261,8 @@ async fn refuse_shared_local_store(app: &App, replica: Uuid) -> Result<(), Error
 }
 
 /// Writes `admin.token` unless the one that lies there is good.
+///
+/// Idempotent. A token that was revoked or belongs to another database is replaced; the file is the operator's way in.
 async fn admin_token(app: &App, data: &Path) -> Result<(), Error> {
     let path = data.join("admin.token");
     let known = match fs::read_to_string(&path) {
@@ -243,10 +276,13 @@ async fn admin_token(app: &App, data: &Path) -> Result<(), Error> {
     }
 }
 
+/// 0700: keys and tokens lie there.
 fn make_directory(path: &Path) -> Result<(), Error> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(file(path))
 }
 
+/// An advisory lock (`flock`) of the open file: it ends with the process, so nothing stale has to be cleared away. Held as
+/// long as the returned file.
 fn lock(data: &Path) -> Result<fs::File, Error> {
     use rustix::fs::{FlockOperation, flock};
     let path = data.join("lock");
@@ -260,6 +296,8 @@ fn lock(data: &Path) -> Result<fs::File, Error> {
 }
 
 /// The same after a restart, so that a replica is not taken for another one.
+///
+/// A file that cannot be read as a UUID is replaced.
 fn replica_id(data: &Path, ids: &dyn Ids) -> Result<Uuid, Error> {
     let path = data.join("replica.id");
     let known = fs::read_to_string(&path).ok().and_then(|text| Uuid::try_parse(text.trim()).ok());

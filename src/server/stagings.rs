@@ -1,4 +1,7 @@
 //! Stagings, for schedulers and people.
+//!
+//! A staging belongs to one lease, or to none when only the store is asked about. Watching is by `state_seq`: who names the
+//! one it knows misses no change, since the answer comes at once when there was one meanwhile.
 
 use std::sync::Arc;
 

@@ -1,4 +1,7 @@
 //! The role `store check`: tries out a store and says what it does, in words or as JSON.
+//!
+//! It opens the store as `serve` would, but no database and no port: it may run beside a service on the same store, and
+//! before there is one. It writes under `probe/` only and clears that away.
 
 use futures::future::LocalBoxFuture;
 use std::fmt::Write;
@@ -20,6 +23,8 @@ pub struct StoreCheck {
 }
 
 /// Tries out the store that the settings name. Settings that make no sense are the error, in words.
+///
+/// A store that is away or refuses is no error but a report with a fatal check: `refused` then says so. Not `Send`.
 pub fn store_check(settings: &StoreSettings) -> LocalBoxFuture<'_, Result<StoreCheck, String>> {
     Box::pin(async move {
         let report = check_store(settings, Arc::new(SystemClock), &RandomIds).await.map_err(|error| error.in_full())?;
@@ -28,6 +33,7 @@ pub fn store_check(settings: &StoreSettings) -> LocalBoxFuture<'_, Result<StoreC
     })
 }
 
+/// A line a check, its hint below, and the verdict last, where it is read.
 fn words(report: &Report) -> String {
     let mut text = String::new();
     for check in &report.checks {

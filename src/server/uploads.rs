@@ -1,4 +1,7 @@
 //! Uploads: opened, fed, committed; and the operations that commits are.
+//!
+//! PUTs stream: a body is proven and stored while it comes, and acknowledged only when it is durable. Whoever holds an older epoch is refused with
+//! `fenced` and must not go on.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +24,7 @@ use crate::app::seal::{Arrival, PutPack};
 use crate::app::{App, Caller, Code, Error, Kind, ObjectKind};
 use crate::content::digest::Digest;
 
+/// Bodies of unknown length are not taken: size limits, quotas and the store's part size are decided before the first byte.
 pub const LENGTH_REQUIRED: Code =
     Code::new(Kind::Malformed, "length_required", "the request does not say how long its body is");
 
@@ -28,6 +32,8 @@ type AppState = State<Arc<App>>;
 type Answer<T> = Result<Json<T>, Refusal>;
 
 /// A body that streams in, of an announced length, by the holder of an epoch.
+///
+/// The body is not read yet: a use case that refuses by the epoch costs the sender no upload.
 #[derive(Debug)]
 pub(super) struct Sent {
     epoch: u64,
@@ -50,6 +56,7 @@ impl FromRequest<Arc<App>> for Sent {
     }
 }
 
+/// None where it is missing or no plain number; which of both is not told apart.
 fn number(headers: &HeaderMap, name: HeaderName) -> Option<u64> {
     headers.get(name)?.to_str().ok()?.parse().ok()
 }
@@ -76,6 +83,9 @@ pub(super) async fn get(State(app): AppState, caller: Caller, Named(id): Named<U
     Ok(Json(app.get_upload(&caller, id).await?))
 }
 
+/// Take an upload over
+///
+/// Whoever held it before is fenced by the higher epoch. An expired upload comes back too, without its pins.
 #[utoipa::path(post, path = "/v1/uploads/{id}/reopen", tag = "uploads", params(("id" = Uuid, Path, description = "Upload")),
     responses((status = 200, description = "Open, with a higher epoch", body = Upload),
               (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json")))]
@@ -104,6 +114,9 @@ pub(super) async fn known(
     Ok(Json(app.known_packs(&caller, id, &said.body).await?))
 }
 
+/// Send a pack
+///
+/// Answered once every chunk is proven and the pack is durable. May be sent again whenever the answer was lost.
 #[utoipa::path(put, path = "/v1/uploads/{id}/packs/{pack}", tag = "uploads",
     params(("id" = Uuid, Path, description = "Upload"), ("pack" = String, Path, description = "Pack id"),
            ("dray-upload-epoch" = u64, Header, description = "The upload's epoch")),
@@ -153,6 +166,7 @@ pub(super) async fn put_layout(
     put_object(&app, &caller, (upload, ObjectKind::Layout, hex), sent).await
 }
 
+/// Trees and layouts differ in their kind only.
 async fn put_object(
     app: &App,
     caller: &Caller,
@@ -164,6 +178,9 @@ async fn put_object(
     Ok(StatusCode::NO_CONTENT)
 }
 
+/// Begin to commit an upload
+///
+/// The same commit said again is the same operation, until it failed: then it is tried anew.
 #[utoipa::path(post, path = "/v1/uploads/{id}/commit", tag = "uploads", request_body = Commit,
     params(("id" = Uuid, Path, description = "Upload")),
     responses((status = 202, description = "Being committed; ask for the operation", body = Operation),

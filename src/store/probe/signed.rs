@@ -43,7 +43,8 @@ impl Probe<'_> {
         }
     }
 
-    /// As a downloader would use it: the public endpoint, no credentials, then a range, then URLs that must fail. Where a plain signed URL does not work, the rest falls away.
+    /// As a downloader would use it: the public endpoint, no credentials, then a range, then URLs that must fail. Where a
+    /// plain signed URL does not work, the rest falls away.
     pub(super) async fn signed_urls(&mut self, s3: &S3) {
         let (key, other) = (self.key(), self.key());
         let content = self.content(10_000);

@@ -42,8 +42,8 @@ pub(super) struct Failure {
 pub(super) enum Next {
     /// It would fail again.
     Fail,
-    /// A pause, then the same bytes, signed anew. `after` is what the store asked for, at least.
     Again {
+        /// The shortest pause, as the store asked for it; then the same bytes are sent, signed anew.
         after: Option<Duration>,
     },
     /// Credentials lapsed: with fresh ones at once.

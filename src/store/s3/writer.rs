@@ -230,7 +230,8 @@ impl Upload {
         Error::Corrupt { key: self.key.clone(), detail: detail.to_owned() }
     }
 
-    /// Completes, then looks. "No such upload" may mean that an earlier attempt completed it, so the object decides. After the store's own yes, other bytes or none at all are [`Error::Corrupt`].
+    /// Completes, then looks. "No such upload" may mean that an earlier attempt completed it, so the object decides. After
+    /// the store's own yes, other bytes or none at all are [`Error::Corrupt`].
     async fn complete(mut self, expected: Expected) -> Result<Stored> {
         self.settle().await?;
         let path = self.s3.path(&self.key);
