@@ -9,14 +9,21 @@ use nvml_wrapper::{Device, Nvml};
 use std::ffi::OsStr;
 
 /// What NVML said: the GPUs in index order, the driver's version, and why something is missing.
+///
+/// May be partial. `note` is for people and goes into the inventory as it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Gpus {
     pub gpus: Vec<Gpu>,
+    /// Of the kernel's driver, as NVML says it.
     pub driver: Option<String>,
+    /// None when every GPU answered.
     pub note: Option<String>,
 }
 
 /// Asks once. `library` names another NVML than the system's (a path; tests use a stub).
+///
+/// Blocks, longest where a driver has to be woken. Called at the agent's start; a GPU
+/// that is added later is seen after a restart.
 pub fn inventory(library: Option<&OsStr>) -> Gpus {
     let opened = match library {
         Some(path) => Nvml::builder().lib_path(path).init(),
@@ -31,6 +38,8 @@ pub fn inventory(library: Option<&OsStr>) -> Gpus {
     }
 }
 
+/// Count, then each GPU by index, which is NVML's order and not that of `CUDA_VISIBLE_DEVICES`; the UUID is the stable
+/// name.
 fn ask(nvml: &Nvml) -> Gpus {
     let mut found = Gpus { driver: nvml.sys_driver_version().ok(), ..Gpus::default() };
     let count = match nvml.device_count() {
@@ -55,6 +64,7 @@ fn ask(nvml: &Nvml) -> Gpus {
     found
 }
 
+/// Bytes of memory are the board's total, whatever is in use.
 fn describe(index: u32, device: &Device<'_>) -> Result<Gpu, NvmlError> {
     Ok(Gpu {
         index,

@@ -1,7 +1,7 @@
 //! The agent's directory on the node: what lies where, who owns it, and how it survives a crash.
 //!
 //! ```text
-//! CACHE/            0700, one agent at a time (`lock` is held)
+//! CACHE/            0711, one agent at a time (`lock` is held)
 //!   key             Ed25519 key of this node, PKCS#8, 0600, made on first use
 //!   instance        names this directory's agent to the service
 //!   jobs/<job>-<lease epoch>/      a job's directory: each input under its `at`, and `out/`
@@ -13,6 +13,13 @@
 //! ```
 //!
 //! A job's directory without a state record is not ours to reuse: it is an error, never merged.
+//!
+//! Who may enter: CACHE and `jobs/` can be passed through but not listed (0711), so that a job under its own user reaches
+//! its directory by path; everything else is the agent's alone. Directories are taken away by a rename into `trash/`, which
+//! is atomic, and deleted there afterwards, so a killed agent leaves a whole directory or none under its old name.
+//!
+//! Order on the disk: a record is synced before the directory it speaks of is made, and removed after that directory has
+//! gone. A crash between the two leaves a record without a directory, which is harmless, never the reverse.
 
 use super::Error;
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
@@ -24,6 +31,9 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// The directory, locked for this process.
+///
+/// Methods take `&self` and may run at once; each staging has one task only, which is what keeps writes of one record
+/// apart.
 #[derive(Debug)]
 pub struct Home {
     root: PathBuf,
@@ -32,6 +42,11 @@ pub struct Home {
 }
 
 /// How far a staging has come on this node.
+///
+/// ```text
+/// (no record) -> Pulling <-> Ready          verified; lost or changed
+///                either of them -> Returning -> (no record)
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
@@ -44,15 +59,20 @@ pub enum Phase {
 }
 
 /// One staging's record.
+///
+/// The agent's memory of a staging, and its licence to touch the directory. Unknown fields make it unreadable: an older
+/// agent must not drop what a newer one has recorded.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
     pub staging: String,
     pub job: String,
+    /// Of the lease; with `job` it names the directories.
     pub epoch: u64,
     pub phase: Phase,
-    /// Of the receipt; 0 while there is none.
+    /// Of the receipt; while there is none, the last that the service told of.
     pub ready_seq: u64,
+    /// The signed envelope, kept so that a restarted agent says the same `ready` and not another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receipt: Option<serde_json::Value>,
     /// Logical bytes that are staged.
@@ -63,7 +83,7 @@ pub struct Record {
 }
 
 impl Home {
-    /// Makes what is missing and takes the lock.
+    /// Makes what is missing and takes the lock. The modes of what is there already are not changed, but for the root's.
     pub fn open(root: &Path) -> Result<Self, Error> {
         let local = |source| Error::Local { path: root.to_owned(), source };
         if !root.exists() {
@@ -90,18 +110,22 @@ impl Home {
         &self.root
     }
 
+    /// The path that is reported as ready. One for each lease: a job that is leased again never meets its old files.
     pub fn job_dir(&self, job: &str, epoch: u64) -> PathBuf {
         self.root.join("jobs").join(format!("{job}-{epoch}"))
     }
 
+    /// Outputs by their number, out of the job's reach.
     pub fn sealed_dir(&self, job: &str, epoch: u64) -> PathBuf {
         self.root.join("sealed").join(format!("{job}-{epoch}"))
     }
 
+    /// For working files of transfers. Nothing in it is needed after a restart.
     pub fn temp(&self) -> PathBuf {
         self.root.join("temp")
     }
 
+    /// Written before the record says `Ready`, in place: while it is incomplete the record still says `Pulling`.
     pub fn facts(&self, staging: &str) -> PathBuf {
         self.root.join("state").join(format!("{staging}.facts"))
     }
@@ -110,12 +134,15 @@ impl Home {
         self.root.join("state").join(format!("{staging}.json"))
     }
 
-    /// Bytes free for this process on the directory's file system.
+    /// Bytes free for this process on the directory's file system; 0 when it cannot be asked, which refuses a staging
+    /// rather than fill a disk.
     pub fn free_bytes(&self) -> u64 {
         rustix::fs::statvfs(&self.root).map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize))
     }
 
     /// The node's key; made, synced and kept 0600 on first use.
+    ///
+    /// The private key never leaves this directory. Losing it means adding the node anew.
     pub fn key(&self) -> Result<Key, Error> {
         let path = self.root.join("key");
         let local = |source| Error::Local { path: path.clone(), source };
@@ -145,13 +172,16 @@ impl Home {
     }
 
     /// Durable once it returns.
+    ///
+    /// Replaces the record as a whole: a crash leaves the old one or the new one.
     pub fn save(&self, record: &Record) -> Result<(), Error> {
         let path = self.record_path(&record.staging);
         let text = serde_json::to_vec(record).expect("strings and numbers serialise");
         write_synced(&path, &text, 0o600).map_err(|source| Error::Local { path, source })
     }
 
-    /// `None` when there is none, or when it cannot be read: then the staging begins again.
+    /// `None` when there is none, or when it cannot be read. A directory that lies there without one is then refused, not
+    /// reused.
     pub fn record(&self, staging: &str) -> Option<Record> {
         serde_json::from_slice(&fs::read(self.record_path(staging)).ok()?).ok()
     }
@@ -166,6 +196,8 @@ impl Home {
     }
 
     /// Where what a failed output left behind waits for a person.
+    ///
+    /// By job and lease, as the directories it is filled from.
     pub fn kept_dir(&self, record: &Record) -> PathBuf {
         self.root.join("kept").join(format!("{}-{}", record.job, record.epoch))
     }
@@ -186,6 +218,9 @@ impl Home {
 
     /// Takes a staging's directories away and forgets it. What could not be returned is set aside first; while that fails, nothing is touched.
     /// The space is free once [`Self::empty_trash`] has run.
+    ///
+    /// The record goes last, so that an interrupted call is taken up again. May be repeated. `name` is new for each call:
+    /// it becomes the name in `trash/`.
     pub fn forget(&self, record: &Record, name: &str) -> Result<(), Error> {
         if record.unreturned {
             self.keep(record).map_err(|source| Error::Local { path: self.kept_dir(record), source })?;
@@ -203,7 +238,7 @@ impl Home {
         Ok(())
     }
 
-    /// Moves a directory to the trash.
+    /// Moves a directory to the trash; one that is not there is fine. `name` must be new.
     pub fn discard(&self, path: &Path, name: &str) -> Result<(), Error> {
         match fs::rename(path, self.root.join("trash").join(name)) {
             Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
@@ -213,7 +248,8 @@ impl Home {
         }
     }
 
-    /// Deletes what was thrown away, following no link. Blocking.
+    /// Deletes what was thrown away, following no link. Blocking, minutes for a large tree. May run beside itself: what
+    /// another run deletes first is only logged. What fails stays for the next run.
     pub fn empty_trash(&self) {
         let Ok(listing) = fs::read_dir(self.root.join("trash")) else { return };
         for entry in listing.flatten() {
@@ -255,6 +291,8 @@ fn write_synced(path: &Path, bytes: &[u8], mode: u32) -> std::io::Result<()> {
 }
 
 /// The node's signing key.
+///
+/// Ed25519 (RFC 8032); `Debug` shows nothing of it.
 pub struct Key(Ed25519KeyPair);
 
 impl std::fmt::Debug for Key {
@@ -268,10 +306,12 @@ impl Key {
         Ed25519KeyPair::from_pkcs8(bytes).ok().map(Self)
     }
 
+    /// Raw bytes, as the service enrols them.
     pub fn public(&self) -> [u8; 32] {
         self.0.public_key().as_ref().try_into().expect("an Ed25519 public key has 32 bytes")
     }
 
+    /// A detached signature of 64 bytes.
     pub fn sign(&self, bytes: &[u8]) -> Vec<u8> {
         self.0.sign(bytes).as_ref().to_vec()
     }

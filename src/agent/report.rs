@@ -2,6 +2,9 @@
 //!
 //! A report may be said twice; the service fences it by the lease's epoch and this process's instance. What the service refuses
 //! is final for the staging here ([`Unheard::Refused`]); everything else is a matter of patience.
+//!
+//! Reports of state are worth waiting for: the next step depends on them, and `ready` must not be lost. Progress is not: it
+//! is out of date as soon as it is late.
 
 use crate::api::jobs::{
     OutputReport, OutputState, SkippedEntry, Sources, Staging, StagingError, StagingReport, StagingState,
@@ -14,32 +17,48 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+/// Pauses double from this to [`LONGEST_PAUSE`]; the client has retried by itself before.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// How often progress is told at most.
+///
+/// Often enough for people who watch.
 pub const PROGRESS_EVERY: Duration = Duration::from_secs(2);
 
 /// Why a report did not reach the service.
+///
+/// Either way the task for this staging ends there.
 #[derive(Debug)]
 pub enum Unheard {
     /// The service said no: this staging is no longer ours.
+    ///
+    /// Any 4xx but 429, so also a report that the service finds wrong; the problem's code tells which.
     Refused(Box<Problem>),
     /// The agent is shutting down.
+    ///
+    /// Or the staging left the service's list: its task was told to stop.
     Stopped,
 }
 
 /// Speaks for one staging under one lease.
+///
+/// One for each task. Its client and its token are cut off with the task, so that nothing is said after it was stopped.
 #[derive(Debug)]
 pub struct Voice {
+    /// `cancel` is the task's own token, a child of the agent's.
     pub context: Context,
     pub staging: String,
     pub job: String,
+    /// The lease's fencing token: a report under an older one is refused.
     pub epoch: u64,
+    /// The directory's name at the service. A report by another instance than the node's last hello is refused.
     pub instance: String,
     pub progress: Progress,
 }
 
 /// Counters of the transfer under way, on top of those that are done.
+///
+/// Plain counters in bytes, each right by itself; a report may mix two moments.
 #[derive(Debug, Default)]
 pub struct Progress {
     total: AtomicU64,
@@ -51,11 +70,13 @@ pub struct Progress {
 }
 
 impl Progress {
+    /// Of all inputs together. Called once the trees are known.
     pub fn set_total(&self, bytes: u64) {
         self.total.store(bytes, Ordering::Relaxed);
     }
 
-    /// The next transfer counts from what is reached now.
+    /// The next transfer counts from what is reached now. Called before each input, since every transfer's own counters
+    /// begin at 0.
     pub fn next_transfer(&self) {
         let reached = [&self.done, &self.reused, &self.store].map(|counter| counter.load(Ordering::Relaxed));
         *self.base.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = (reached[0], reached[1], reached[2]);
@@ -82,6 +103,9 @@ impl Reporter for Ear {
 
 impl Voice {
     /// A report of `state` with the counters as they are.
+    ///
+    /// `path`, `receipt` and `error` are for the caller to add. Everything fetched counts as from the store: there is no
+    /// other source yet.
     pub fn report(&self, state: StagingState) -> StagingReport {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         StagingReport {
@@ -99,16 +123,21 @@ impl Voice {
     }
 
     /// Says it until it is heard or refused.
+    ///
+    /// Answers the staging as the service has it then. The body stays the same over all attempts, with the counters of the
+    /// first.
     pub async fn say(&self, report: &StagingReport) -> Result<Staging, Unheard> {
         self.until_heard(&route(&["v1", "agent", "stagings", &self.staging, "report"], &[]), report).await
     }
 
+    /// Logs, then says `failed` until it is heard. That is for good: the service then asks for the return of what is there.
     pub async fn fail(&self, code: &str, detail: String) -> Result<Staging, Unheard> {
         tracing::warn!(staging = %self.staging, code, detail, "staging failed");
         let error = Some(StagingError { code: code.to_owned(), detail });
         self.say(&StagingReport { error, ..self.report(StagingState::Failed) }).await
     }
 
+    /// Says where an output stands, until it is heard.
     pub async fn output(&self, name: &str, state: OutputState, more: OutputFacts) -> Result<(), Unheard> {
         let report = OutputReport {
             job: self.job.clone(),
@@ -124,6 +153,7 @@ impl Voice {
         self.until_heard(&route(&["v1", "agent", "outputs", "report"], &[]), &report).await
     }
 
+    /// Ends only with an answer, a refusal or the end of the task. It may wait for days; that is meant.
     async fn until_heard<T: serde::de::DeserializeOwned + Send>(
         &self,
         path: &str,
@@ -148,7 +178,11 @@ impl Voice {
         }
     }
 
-    /// Runs `work`, telling `state` and its progress meanwhile. Progress that is not heard is not said again: the next one will be.
+    /// Runs `work`, telling `state` and its progress meanwhile. Progress that is not heard is not said again: the next one
+    /// will be.
+    ///
+    /// A report on its way is dropped when the work ends. `work` is polled by this task alone: it is not spawned and ends
+    /// with it.
     pub async fn while_running<T>(&self, state: StagingState, work: impl Future<Output = T>) -> T {
         tokio::pin!(work);
         let mut tick = tokio::time::interval_at(tokio::time::Instant::now() + PROGRESS_EVERY, PROGRESS_EVERY);
@@ -173,11 +207,16 @@ impl Voice {
 }
 
 /// What is said of an output besides its state.
+///
+/// Empty where the state says it all.
 #[derive(Debug, Clone, Default)]
 pub struct OutputFacts {
+    /// Sealed, or stored once it is.
     pub files: u64,
     pub bytes: u64,
+    /// The version's id, once stored.
     pub version: Option<String>,
+    /// What was refused when it was sealed, each with its reason.
     pub skipped: Vec<SkippedEntry>,
     pub error: Option<StagingError>,
 }

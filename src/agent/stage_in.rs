@@ -3,6 +3,17 @@
 //! Order: trees and space are checked before the first byte; the record is synced before the directory is made; each input is pulled with
 //! every file synced, dropped from the page cache and read back; `out/` is made; facts are taken; the receipt is signed and recorded; only
 //! then `ready` is said. A crash anywhere leaves a record that says how far it came, and the same road is walked again.
+//!
+//! ```text
+//! record     none     -> trees -> room, no leftover -> record: Pulling -> mkdir -> pull
+//!            Pulling  -> trees -> half-written files removed                    -> pull
+//!            Ready    -> look  -> as it was: say `ready` again where the service has not heard it
+//!                              -> lost: record: Pulling, say `unready`, then as above
+//! pull       each input -> say `verifying` -> out/ -> facts -> counts agree -> sign -> record: Ready -> say `ready`
+//! ```
+//!
+//! A fault of the input or of the disk is said as `failed`, and what was staged is taken away. One of the line, or of the
+//! disk while trees are fetched, is waited out, without end: when the lease is over is for the service to say.
 
 use super::home::{Home, Key, Phase, Record};
 use super::report::{Ear, Unheard, Voice};
@@ -22,11 +33,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Staged files and directories keep no write bit for group and others, whatever the version says.
+///
+/// So that no other user of the node changes what was verified.
 const MODE_MASK: u32 = 0o755;
+/// Between attempts that a line broke; doubled up to [`LONGEST_PAUSE`]. Resuming is cheap: what lies there is proven and
+/// used.
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// Everything one staging needs.
+///
+/// One task's own; runs once. `work` is the service's word of the moment it was started: what changes later reaches it as a
+/// cancel.
 #[derive(Debug)]
 pub struct StageIn {
     pub home: Arc<Home>,
@@ -35,10 +53,13 @@ pub struct StageIn {
     pub work: WorkStaging,
     pub team: String,
     pub node: String,
+    /// Bytes for the pull's buffers.
     pub memory: u64,
 }
 
 /// How it ended here.
+///
+/// For the loop's bookkeeping; the service has been told by then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
     /// Ready was said and heard, or stands.
@@ -73,6 +94,7 @@ impl StageIn {
         }
     }
 
+    /// Nothing is taken away: the list of work, which is asked for next, says what is to become of it.
     fn unheard(&self, unheard: &Unheard) -> Ended {
         if let Unheard::Refused(problem) = unheard {
             tracing::warn!(staging = %self.voice.staging, code = problem.code, detail = problem.detail, "the service refused a report");
@@ -80,6 +102,7 @@ impl StageIn {
         Ended::Dropped
     }
 
+    /// Said first, taken away afterwards: a crash in between is made up for by the return, which the service asks for next.
     async fn failed(&self, error: StagingError) -> Ended {
         match self.voice.fail(&error.code, error.detail).await {
             Ok(_) => {
@@ -95,6 +118,7 @@ impl StageIn {
         }
     }
 
+    /// With a receipt, the record of the next `ready`; without one, of the service's present count.
     fn record(&self, phase: Phase, receipt: Option<serde_json::Value>, bytes: u64) -> Record {
         let staging = &self.work.staging;
         Record {
@@ -109,6 +133,7 @@ impl StageIn {
         }
     }
 
+    /// Once along the road above, from its begin; every step can be repeated.
     async fn attempt(&self) -> Result<Ended, Attempt> {
         let staging = &self.work.staging;
         let job_dir = self.home.job_dir(&self.work.job.id, self.work.lease.epoch);
@@ -165,6 +190,7 @@ impl StageIn {
         self.say_ready(&record, &job_dir).await
     }
 
+    /// The receipt is the recorded one: said twice, it is the same statement with the same signature.
     async fn say_ready(&self, record: &Record, job_dir: &Path) -> Result<Ended, Attempt> {
         let report = StagingReport {
             path: Some(job_dir.to_string_lossy().into_owned()),
@@ -177,6 +203,9 @@ impl StageIn {
     }
 
     /// A recorded `ready` stands while the disk bears it out; it is said again when the service has not heard it.
+    ///
+    /// None where it is to be staged again. A `ready` that belongs to another round of the service's count is not said
+    /// again.
     async fn still_ready(&self, record: &Record, job_dir: &Path) -> Result<Option<Ended>, Attempt> {
         let (dir, facts) = (job_dir.to_owned(), self.home.facts(&record.staging));
         let seen = tokio::task::spawn_blocking(move || staged::look(&dir, &facts)).await;
@@ -196,6 +225,7 @@ impl StageIn {
         self.say_ready(record, job_dir).await.map(Some)
     }
 
+    /// Takes `ready` back: first in the record, then at the service where it believes it.
     async fn unready(&self) -> Result<(), Attempt> {
         self.home.save(&self.record(Phase::Pulling, None, 0)).map_err(|error| staging_fault("local_io", error))?;
         if self.work.staging.state == StagingState::Ready {
@@ -206,7 +236,9 @@ impl StageIn {
         Ok(())
     }
 
-    /// Checks that there is room and no leftover, then records and makes the job's directory.
+    /// Checks that there is room and no leftover, then records and makes the job's directory, in this order.
+    ///
+    /// Room is checked once: others may fill the disk afterwards, which the pull then meets as `no_space`.
     fn begin(&self, job_dir: &Path, counts: &Counts) -> Result<(), Attempt> {
         if job_dir.exists() {
             let text = format!(
@@ -225,6 +257,8 @@ impl StageIn {
         std::fs::DirBuilder::new().mode(0o755).create(job_dir).map_err(local)
     }
 
+    /// One after the other, so that the memory of one transfer is enough and progress adds up. The first that fails ends
+    /// the attempt.
     async fn pull_all(&self, job_dir: &Path) -> Result<Pulled, Attempt> {
         let mut sum = Pulled::default();
         for input in &self.work.job.inputs {
@@ -241,6 +275,7 @@ impl StageIn {
         Ok(sum)
     }
 
+    /// `overwrite`, since the directory is this lease's alone, and `ReadBack`, which is what the receipt's method states.
     fn pull_options(&self, input: &JobInput, dest: &Path) -> Result<PullOptions, Attempt> {
         let bad = |what: &str| staging_fault("bad_input", format!("the input at `{}` has a bad {what}", input.spec.at));
         let path = match input.path.as_str() {
@@ -265,7 +300,8 @@ impl StageIn {
         Ok(options)
     }
 
-    /// `out/`, writable by the job's user.
+    /// `out/`, writable by the job's user. Made after the inputs, so that no input can stand in its place; given away only
+    /// when the agent is root. What lies in it stays.
     fn make_out(&self, job_dir: &Path) -> std::io::Result<()> {
         let out = job_dir.join("out");
         match fs::create_dir(&out) {
@@ -283,6 +319,8 @@ impl StageIn {
 }
 
 /// What the pulls came to.
+///
+/// Held against the declared counts: an entry left out in silence would else be signed for.
 #[derive(Debug, Default)]
 struct Pulled {
     files: u64,
@@ -305,6 +343,8 @@ impl Pulled {
 }
 
 /// Why one attempt ended.
+///
+/// A fault is handled here; what the service does not hear or refuses ends the task.
 #[derive(Debug)]
 enum Attempt {
     Fault(Fault),
@@ -334,6 +374,7 @@ fn no_space(needed: u64, free: u64) -> Attempt {
     )
 }
 
+/// The pull's own codes become the staging's, so that a scheduler reads one list of them.
 fn pull_fault(error: TransferError, home: &Home) -> Attempt {
     match error {
         TransferError::Api(ClientError::Refused(problem)) if problem.status < 500 && problem.status != 429 => {
@@ -350,6 +391,7 @@ fn pull_fault(error: TransferError, home: &Home) -> Attempt {
     }
 }
 
+/// For walks over trees. A panic becomes `broken`, so that one bad tree does not end the agent.
 async fn blocking<T: Send + 'static>(
     trees: &Arc<Trees>,
     work: impl FnOnce(&Trees) -> Result<T, Fault> + Send + 'static,
@@ -359,7 +401,8 @@ async fn blocking<T: Send + 'static>(
     Ok(done.map_err(|error| staging_fault("broken", error))??)
 }
 
-/// Whether what the service says of a staging and what is recorded of it here agree that it is ready.
+/// Whether what the service says of a staging and what is recorded of it here agree that it is ready. The disk is not
+/// asked.
 pub fn stands_ready(staging: &Staging, record: Option<&Record>) -> bool {
     staging.state == StagingState::Ready
         && record.is_some_and(|record| record.phase == Phase::Ready && record.ready_seq == staging.ready_seq)

@@ -1,8 +1,10 @@
 //! Stage-out: what a job declared to bring back, taken out of its reach, pushed, and its directory cleared away.
 //!
-//! An output is first *sealed*: its regular files are hard-linked (copied where that cannot be) into a directory that only the agent can enter, and synced. Nothing is
-//! opened through a link: every step goes by a directory handle with `O_NOFOLLOW`. Links that leave the output, files whose other names belong to somebody else,
-//! pipes, sockets and devices are refused by name; no byte of them is read. Sealed outputs survive a restart and are pushed by the same road as a team's data.
+//! An output is first *sealed*: its regular files are hard-linked (copied where that cannot be) into a directory that only
+//! the agent can enter, and synced. Nothing is opened through a link: every step goes by a directory handle with
+//! `O_NOFOLLOW`. Links that leave the output, files whose other names belong to somebody else, pipes, sockets and devices
+//! are refused by name; no byte of them is read. Sealed outputs survive a restart and are pushed by the same road as a
+//! team's data.
 
 use super::home::{Home, Phase, Record};
 use super::report::{OutputFacts, Unheard, Voice};
@@ -24,13 +26,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Most refused entries that are named; the rest are counted in the last line.
+/// Most refused entries that are reported; further ones are left out of the report.
 const MAX_SKIPPED: usize = 1_000;
 const MAX_DEPTH: usize = 256;
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(120);
 
 /// One ended staging to bring home.
+///
+/// `work.outputs` names what is due; outputs that have reached their end before are not in it.
 #[derive(Debug)]
 pub struct StageOut {
     pub home: Arc<Home>,
@@ -91,6 +95,8 @@ impl StageOut {
     }
 
     /// Clears the directories away, however often that takes: what could not be brought home is never deleted, so it stays until it can be set aside.
+    ///
+    /// Ends only when it is done or the agent stops: `released` is said after it.
     async fn take_away(&self, record: &Record) -> Result<(), Unheard> {
         let kept = self.home.kept_dir(record);
         let mut pause = FIRST_PAUSE;
@@ -240,6 +246,7 @@ struct Found {
 }
 
 impl Found {
+    /// Said with every later state of the output.
     fn facts(&self) -> OutputFacts {
         OutputFacts { files: self.files, bytes: self.bytes, skipped: self.skipped.clone(), ..OutputFacts::default() }
     }
@@ -251,7 +258,10 @@ impl Found {
     }
 }
 
-/// Links or copies what matches into `sealed`, synced. May be repeated: what is sealed already stays. Blocking.
+/// Links or copies what matches into `sealed`, synced. Blocking.
+///
+/// May be repeated: what is sealed already stays. A missing `out/` is an output without files. A hard link shares the file
+/// with the job's name for it, so the job must have ended. Symlinks within the output are made anew as text.
 fn seal(out: &Path, sealed: &Path, globs: &[String]) -> io::Result<Found> {
     let globs = glob_set(globs).map_err(io::Error::other)?;
     fs::create_dir_all(sealed)?;
@@ -273,6 +283,7 @@ fn open_dir(at: impl AsFd, name: &OsStr) -> io::Result<OwnedFd> {
     Ok(rustix::fs::openat(at, name, flags, Mode::empty())?)
 }
 
+/// Runs as the agent, perhaps root, over a directory in which the job could make what it liked.
 struct Sealer<'a> {
     globs: &'a GlobSet,
     /// Who owns `out/`: a file with further names that belongs to somebody else is not the job's to give.

@@ -3,6 +3,9 @@
 //!
 //! Facts are taken after verification, one line a file, and compared by directory handles that follow no link: size, mtime, ctime and
 //! inode. Where those differ the file is read and hashed again; only its digest decides. Memory is bounded by path depth.
+//!
+//! Files in a job's directory are meant to be read, and nothing keeps a job with the right user from changing them: that is
+//! what the looks are for. They prove regular files only; what a job adds, and links and directories, are not looked at.
 
 use super::home::Home;
 use crate::api::jobs::{InputSpec, Job, JobInput, StagingError};
@@ -24,18 +27,29 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// Deeper than any path of a tree.
+///
+/// Bounds the recursion over a directory in which a job can make what it likes.
 const MAX_DEPTH: usize = 300;
 /// Largest tree document taken from the service, compressed.
+///
+/// A service that sends for ever fills no disk. The largest trees that are made are far smaller.
 const MAX_DOCUMENT: u64 = 8 << 30;
 
 /// The inputs' trees, in unlinked temporary files.
+///
+/// Compressed, as the service stores them; each use decodes them again from the begin. Gone when dropped, and after a
+/// crash.
 #[derive(Debug)]
 pub struct Trees(Vec<(Selection, File)>);
 
 /// Why the trees could not be had or read.
+///
+/// Decides between telling the service `failed`, which is for good, and another attempt.
 #[derive(Debug)]
 pub enum Fault {
     /// The staging fails for this.
+    ///
+    /// The code is part of the API: schedulers act on it.
     Staging(StagingError),
     /// The service or the disk is to blame; trying again may help.
     Transient(ClientError),
@@ -61,6 +75,10 @@ pub fn selection(input: &JobInput) -> Result<Selection, Fault> {
 }
 
 /// Fetches every input's tree.
+///
+/// In the order of the job's inputs. Where shards are asked for, each tree is gone over once more to deal them. Nothing is
+/// checked against a digest here: the pull verifies each version itself, and the service holds the receipt against its own
+/// trees.
 pub async fn fetch(context: &Context, home: &Home, job: &Job) -> Result<Trees, Fault> {
     let mut trees = Vec::with_capacity(job.inputs.len());
     for input in &job.inputs {
@@ -89,6 +107,9 @@ pub async fn fetch(context: &Context, home: &Home, job: &Job) -> Result<Trees, F
 }
 
 /// Reads a tree from its begin.
+///
+/// The window is bounded as for every frame of ours, so that a forged document cannot ask for more memory. One reader of a
+/// file at a time: its position is shared by all.
 fn reader(file: &File) -> io::Result<TreeReader<impl BufRead + use<>>> {
     let mut file = file.try_clone()?;
     file.rewind()?;
@@ -97,6 +118,7 @@ fn reader(file: &File) -> io::Result<TreeReader<impl BufRead + use<>>> {
     TreeReader::open(BufReader::with_capacity(1 << 16, decoder)).map_err(io::Error::other)
 }
 
+/// A refusal (4xx but 429) would be the same next time.
 fn refused_or_transient(error: ClientError) -> Fault {
     match error {
         ClientError::Refused(problem) if problem.status < 500 && problem.status != 429 => {
@@ -111,7 +133,10 @@ impl Trees {
         self.0.iter().map(|(selection, file)| Ok((selection.clone(), reader(file)?))).collect()
     }
 
-    /// Digest and counts of the job's directory. Blocking.
+    /// Digest and counts of the job's directory, as the inputs declare it and before a byte of it is there. Blocking.
+    ///
+    /// By the rule of `domain::selection`, which the service uses too, over the same trees: so both come to one digest, which the receipt states.
+    /// Links that lead outside are refused here unless the input allows them.
     pub fn staged(&self) -> Result<(Digest, Counts), Fault> {
         let readers = self.open().map_err(|error| fault("bad_tree", error))?;
         staged_tree(readers).map_err(|error| match error {
@@ -121,7 +146,11 @@ impl Trees {
         })
     }
 
-    /// Writes one line for every file as it lies on the disk now. Fails when one is not there with the size it should have. Blocking.
+    /// Writes one line for every file as it lies on the disk now, synced. Gives their number. Blocking.
+    ///
+    /// Fails when a file is not there with the size it should have (`changed`). Call it after the pulls have verified every
+    /// file and before `ready` is recorded: what happens to a file from now on is noticed. A file changed between its
+    /// verification and this call with its size kept is not.
     pub fn write_facts(&self, job_dir: &Path, to: &Path) -> Result<u64, Fault> {
         let local = |error: io::Error| fault("local_io", error);
         let dir = File::open(job_dir).map_err(local)?;
@@ -165,17 +194,22 @@ impl Trees {
 }
 
 /// One file as it was when it had been verified.
+///
+/// A change of content changes ctime, which no ordinary call can set back; that is why size and mtime alone do not do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Fact {
     /// Base64 of the path below the job's directory.
     path: String,
     digest: Digest,
     size: u64,
+    /// Seconds and nanoseconds.
     mtime: (i64, i64),
     ctime: (i64, i64),
     inode: u64,
 }
 
+/// `openat2` below `dir`, following no link in any component: a job that puts a link in place of a directory gains nothing.
+/// Needs Linux 5.6. `O_NONBLOCK`, so that a pipe put in a file's place does not hang the agent.
 fn open_beneath(dir: impl AsFd, path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     // openat2 refuses O_PATH together with O_NONBLOCK, which only matters where bytes are read.
@@ -185,6 +219,7 @@ fn open_beneath(dir: impl AsFd, path: &[u8], flags: OFlags) -> io::Result<OwnedF
 }
 
 impl Fact {
+    /// By handle, without reading the file: it needs no right to its bytes.
     fn of(dir: impl AsFd, path: &[u8], digest: Digest) -> io::Result<Self> {
         let handle = open_beneath(dir, path, OFlags::PATH)?;
         let stat = rustix::fs::fstat(&handle)?;
@@ -220,17 +255,22 @@ impl Fact {
 }
 
 /// What a look at the staged files found.
+///
+/// Only `Lost` takes `ready` back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Look {
     /// Nothing has changed.
     Same,
-    /// Times or inodes differ, the bytes do not: take new facts.
+    /// Times or inodes differ, the bytes do not: it still is ready. The facts stay as they are, so the next look reads
+    /// these files again.
     Touched,
     /// At least one file is lost or damaged.
     Lost,
 }
 
-/// Compares the disk with the facts. Blocking.
+/// Compares the disk with the facts. Blocking; a `stat` for each file, and a whole read of those that differ.
+///
+/// An error means that it could not be found out, which callers take as lost. Stops at the first lost file.
 pub fn look(job_dir: &Path, facts: &Path) -> io::Result<Look> {
     let dir = match File::open(job_dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Look::Lost),
@@ -250,6 +290,9 @@ pub fn look(job_dir: &Path, facts: &Path) -> io::Result<Look> {
 }
 
 /// Removes what a killed pull left half-written below the job's directory, `out/` excepted. Follows no link. Blocking.
+///
+/// Their names are the pull's: `.dray-*.part`. Without this they would be left in a directory that is said to hold the
+/// inputs and nothing else.
 pub fn remove_parts(job_dir: &Path) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match rustix::fs::open(job_dir, flags, Mode::empty()) {

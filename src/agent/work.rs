@@ -3,6 +3,13 @@
 //! The service says states, not commands. A staging on the list without a running task gets one; a task whose staging left the list is
 //! stopped; a record that the list does not know is thrown away with its directory. What stands ready is looked at again from time to
 //! time, so that `ready` never outlives the files.
+//!
+//! ```text
+//! hello -> work? -> list -> on the list, no task, not standing ready   -> stage_in, two at a time
+//!            ^               on the returns                            -> stage_out, a stage_in there is stopped first
+//!            |               neither, recorded                         -> directories to the trash
+//!            +-- a change, 30 s, or a task that ended
+//! ```
 
 use super::home::{Home, Key};
 use super::report::{Progress, Voice};
@@ -24,11 +31,18 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// Stagings that pull at the same time; the others wait.
+///
+/// Each takes `Options::memory`, and a third would only share the same line and disk.
 const AT_ONCE: usize = 2;
 /// How long the service may hold a long poll.
+///
+/// The wish is sent as `wait=30`; both must agree, or the client takes the service for silent.
 const WAIT: Duration = Duration::from_secs(30);
 /// How often staged files are looked at while they stand ready.
+///
+/// A look is a `stat` for each file. It happens when a list arrives, so at the latest one poll later.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// Pauses while the service is away double from this to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 const NOT_THERE: &str = "the service is not there; trying until it is";
@@ -36,6 +50,8 @@ const NOT_THERE: &str = "the service is not there; trying until it is";
 /// Runs until the context's token is cancelled; then everything under way stops and what it has done stays recorded.
 ///
 /// Ends by itself only when the service refuses this node for good: an unknown token, another node's, or an unknown key.
+///
+/// Holds the cache directory's lock for as long as it runs.
 pub async fn run(context: Context, options: Options) -> Result<(), Error> {
     let home = Arc::new(Home::open(&options.cache)?);
     let key = Arc::new(home.key()?);
@@ -99,6 +115,8 @@ async fn enter(context: &Context, wanted: Option<&str>, hello: &Hello) -> Result
 }
 
 /// Asks until it is answered. `None` when the agent was stopped meanwhile.
+///
+/// A refusal ends it, since asking again would be refused again; all else is waited for.
 async fn until_heard<T>(
     context: &Context,
     absence: &mut Absence,
@@ -142,6 +160,7 @@ impl Absence {
     }
 }
 
+/// 4xx but 429, or a URL or setting that no waiting mends.
 fn is_final(error: &ClientError) -> bool {
     match error {
         ClientError::Refused(problem) => problem.status < 500 && problem.status != 429,
@@ -155,32 +174,39 @@ fn is_final(error: &ClientError) -> bool {
 struct Running {
     kind: Kind,
     cancel: CancellationToken,
+    /// Only asked whether the task is over, after one that panicked and so gave no id back.
     abort: AbortHandle,
 }
 
+/// A staging has one task: stage-out begins once its stage-in has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     In,
     Out,
 }
 
+/// Owned by one loop: no lock, and no task knows of another.
 #[derive(Debug)]
 struct Node {
     context: Context,
     home: Arc<Home>,
     key: Arc<Key>,
     welcome: Welcome,
+    /// As the hello said it; every report carries it.
     instance: String,
     memory: u64,
+    /// Of stage-ins. A return never waits for one: its node is wanted back.
     slots: Arc<Semaphore>,
     /// Gives back the staging's id.
     tasks: JoinSet<(String, Option<Ended>)>,
+    /// By staging. An entry goes when its task has ended, not when it is told to.
     running: HashMap<String, Running>,
     /// When what stands ready was looked at last.
     looked: HashMap<String, Instant>,
 }
 
 impl Node {
+    /// A task that ends interrupts the poll: the list is asked for anew with nothing seen, which is answered at once.
     async fn work(&mut self) -> Result<(), Error> {
         let (mut seen, mut pause, mut absence) = (String::new(), FIRST_PAUSE, Absence::default());
         loop {
@@ -216,6 +242,7 @@ impl Node {
         }
     }
 
+    /// Waits for every task to come to its next safe point. Nothing is reported: the service sees an agent that is silent.
     async fn stop(&mut self) {
         for running in self.running.values() {
             running.cancel.cancel();
@@ -225,6 +252,7 @@ impl Node {
         }
     }
 
+    /// Bookkeeping only. What follows is decided by the next list.
     fn ended(&mut self, done: Result<(String, Option<Ended>), tokio::task::JoinError>) {
         match done {
             Ok((staging, ended)) => {
@@ -240,6 +268,8 @@ impl Node {
         }
     }
 
+    /// Idempotent: the same list twice starts nothing twice. Tasks are told to stop first, and their directories are
+    /// touched only after they have ended.
     async fn reconcile(&mut self, work: Work) {
         let wanted: HashSet<&str> = work
             .stagings
@@ -263,6 +293,7 @@ impl Node {
         self.looked.retain(|staging, _| self.home.record(staging).is_some());
     }
 
+    /// What the service does not name and no task holds. Deleting is left to the blocking pool, since it may take long.
     fn throw_away_unknown(&self, wanted: &HashSet<&str>) {
         let mut thrown = false;
         for record in self.home.records() {
@@ -284,6 +315,8 @@ impl Node {
         }
     }
 
+    /// A client that ends with the task's token, so that a task which was told to stop does not wait for a service that is
+    /// away.
     fn voice(&self, staging: &str, job: &str, epoch: u64, cancel: &CancellationToken) -> Arc<Voice> {
         let context = Context {
             api: self.context.api.cancelled_by(cancel.clone()),
@@ -300,6 +333,7 @@ impl Node {
         })
     }
 
+    /// Waits for a slot inside the task, so that one which is cancelled while it waits does no work.
     async fn stage_in(&mut self, item: WorkStaging) {
         let id = item.staging.id.clone();
         if self.running.contains_key(&id) {
@@ -335,7 +369,8 @@ impl Node {
         self.running.insert(id, Running { kind: Kind::In, cancel, abort });
     }
 
-    /// Looks at what stands ready, at most every [`LOOK_EVERY`].
+    /// Looks at what stands ready, at most every [`LOOK_EVERY`]. Facts that cannot be read count as lost; a look that broke
+    /// does not.
     async fn is_lost(&mut self, item: &WorkStaging) -> bool {
         let id = &item.staging.id;
         if self.looked.get(id).is_some_and(|at| at.elapsed() < LOOK_EVERY) {
@@ -358,6 +393,7 @@ impl Node {
         }
     }
 
+    /// Nothing while another task of the staging runs: its end brings the next list.
     fn stage_out(&mut self, item: WorkReturn) {
         let id = item.staging.id.clone();
         if self.running.contains_key(&id) {
