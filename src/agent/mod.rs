@@ -43,7 +43,7 @@ pub struct Options {
     pub nvml: Option<OsString>,
     /// Most memory of one staging or return, bytes.
     ///
-    /// [`work`] runs two stagings at a time, and returns beside them, each with as much.
+    /// `work` runs two stagings at a time, and returns beside them, each with as much.
     pub memory: u64,
 }
 

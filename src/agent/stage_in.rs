@@ -59,7 +59,7 @@ pub struct StageIn {
 
 /// How it ended here.
 ///
-/// For the loop's bookkeeping; the service has been told by then.
+/// For the loop's bookkeeping only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
     /// Ready was said and heard, or stands.
@@ -300,8 +300,7 @@ impl StageIn {
         Ok(options)
     }
 
-    /// `out/`, writable by the job's user. Made after the inputs, so that no input can stand in its place; given away only
-    /// when the agent is root. What lies in it stays.
+    /// `out/`, writable by the job's user. Made after the inputs, and given away only when the agent is root. What lies in it stays.
     fn make_out(&self, job_dir: &Path) -> std::io::Result<()> {
         let out = job_dir.join("out");
         match fs::create_dir(&out) {

@@ -1,4 +1,8 @@
 //! `dray login`, `team`, `token`, `node`, `webhook`.
+//!
+//! Tokens are printed once, by the call that makes them, since the service keeps only their hashes. `login` reads one from
+//! stdin where neither `DRAY_TOKEN` nor `--token` gives it: arguments are seen by every user of the machine and kept in
+//! histories.
 
 use super::error::Error;
 use super::jobs::word;
@@ -26,6 +30,7 @@ pub struct LoginArgs {
     server: Option<String>,
 }
 
+/// Stored only after the service has accepted it, so a typing error does not replace a login that works.
 pub async fn login(session: &Session, args: LoginArgs) -> Result<(), Error> {
     let Some(url) = args.server.or_else(|| session.global.url.clone()) else {
         return Err(Error::Usage { what: "no service is named".to_owned(), hint: "say `dray login URL`" });
@@ -58,6 +63,8 @@ pub async fn login(session: &Session, args: LoginArgs) -> Result<(), Error> {
 }
 
 /// One line of stdin. On a terminal it is asked for, and what is typed there is not shown.
+///
+/// The line is wiped from memory when it has been taken over.
 async fn read_token() -> Result<SecretString, Error> {
     let quiet = if io::stdin().is_terminal() { Some(Quiet::begin()?) } else { None };
     if quiet.is_some() {
@@ -77,6 +84,8 @@ async fn read_token() -> Result<SecretString, Error> {
 }
 
 /// The terminal shows nothing of what is typed but the end of a line, until this is dropped.
+///
+/// Holds how it was before. A process that is killed leaves the terminal silent; `stty echo` mends that.
 struct Quiet(Termios);
 
 impl Quiet {
@@ -172,6 +181,7 @@ impl From<TokenRole> for Role {
     }
 }
 
+/// A node's token is not made here but with its node.
 pub async fn token(session: &Session, command: TokenCommand) -> Result<(), Error> {
     let api = session.api()?;
     match command {
@@ -306,6 +316,7 @@ pub async fn webhook(session: &Session, command: WebhookCommand) -> Result<(), E
     }
 }
 
+/// One line, or the document, for calls that answer nothing.
 fn gone(session: &Session, words: &str, document: serde_json::Value, what: &str) -> Result<(), Error> {
     output::show(session.format, &document, |out| writeln!(out, "{words} {}", output::clean(what)))?;
     Ok(())

@@ -1,4 +1,7 @@
 //! `dray agent`: flags in, the agent's room runs until it is told to end.
+//!
+//! A URL given by `--server` needs a token given beside it: one from the login file belongs to the URL there. Ctrl-C ends
+//! the agent with exit 0, since ending it is what was asked for.
 
 use super::error::Error;
 use super::session::Session;

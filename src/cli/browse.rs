@@ -1,6 +1,9 @@
 //! `dray ls`, `log`, `show`, `cat`: what there is in the store.
 //!
 //! Trees are streamed from the service to stdout: memory does not follow the number of files.
+//!
+//! With `--json` entries are one array; a listing that breaks off leaves it without its end, so that nobody takes it for
+//! whole.
 
 use super::error::Error;
 use super::listing::list;
@@ -36,6 +39,8 @@ pub struct LsArgs {
 }
 
 /// One entry as `ls --json` shows it.
+///
+/// Its fields are stable for scripts. A field that does not apply to the kind is left out.
 #[derive(Debug, Serialize)]
 pub struct EntryDocument {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -43,18 +48,25 @@ pub struct EntryDocument {
     /// Instead of `path` where it is not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     path_b64: Option<String>,
+    /// `file`, `dir` or `symlink`.
     kind: &'static str,
+    /// Bytes of a file; 0 for everything else.
     size: u64,
+    /// Four octal digits. Symlinks have none.
     #[serde(skip_serializing_if = "Option::is_none")]
     mode: Option<String>,
+    /// RFC 3339 in UTC with its fraction. Directories have none in a tree.
     #[serde(skip_serializing_if = "Option::is_none")]
     mtime: Option<String>,
+    /// BLAKE3 of a file's content, hex.
     #[serde(skip_serializing_if = "Option::is_none")]
     digest: Option<String>,
+    /// A symlink's text; `target_b64` where it is not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     target_b64: Option<String>,
+    /// The first path of the same file, for its further names; `hardlink_b64` where it is not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     hardlink: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -69,6 +81,7 @@ fn text_or_base64(bytes: &[u8]) -> (Option<String>, Option<String>) {
     }
 }
 
+/// Seconds and nanoseconds as plain numbers where the calendar does not reach.
 fn time(time: Time) -> String {
     jiff::Timestamp::new(time.seconds, i32::try_from(time.nanos).unwrap_or_default())
         .map_or_else(|_| format!("{}.{:09}", time.seconds, time.nanos), |at| at.to_string())
@@ -115,6 +128,8 @@ impl From<&Entry> for EntryDocument {
 }
 
 /// `-rw-r--r--    1.23 MiB  2026-11-30 14:18:58  path`
+///
+/// Names are escaped by their own `Display`.
 fn human_entry(out: &mut dyn Write, entry: &Entry) -> io::Result<()> {
     let (letter, mode, bytes, mtime, target) = match &entry.kind {
         Kind::Dir { mode } => ('d', *mode, "-".to_owned(), None, None),
@@ -131,6 +146,7 @@ fn human_entry(out: &mut dyn Write, entry: &Entry) -> io::Result<()> {
     }
 }
 
+/// A prefix ends in `/`, which no name of a dataset does.
 pub async fn ls(session: &Session, args: LsArgs) -> Result<(), Error> {
     let api = session.api()?;
     match args.reference {
@@ -155,6 +171,7 @@ pub fn is_within(entry: &RelPath, wanted: Option<&RelPath>) -> bool {
     wanted.is_none_or(|wanted| entry == wanted || entry.is_below(wanted))
 }
 
+/// The whole tree is gone over also where a path is named: trees have no index.
 async fn entries(session: &Session, api: &Api, reference: Reference) -> Result<(), Error> {
     let version = stored::resolve(api, &reference.version).await?;
     let source = TreeSource::open(api, &version).await?;
@@ -186,6 +203,8 @@ async fn entries(session: &Session, api: &Api, reference: Reference) -> Result<(
 }
 
 /// Runs what reads a tree on a thread that may block.
+///
+/// A panic there becomes an error of this verb. A Ctrl-C does not stop the thread; `main` ends the process all the same.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Error> + Send + 'static) -> Result<T, Error> {
     let ended = tokio::task::spawn_blocking(work).await;
     ended.map_err(|_| TransferError::Broken { what: "tree reader" })?
@@ -224,6 +243,7 @@ pub async fn log(session: &Session, args: LogArgs) -> Result<(), Error> {
     .await
 }
 
+/// A document of the version, or of one entry of it.
 pub async fn show(session: &Session, args: RefArgs) -> Result<(), Error> {
     let api = session.api()?;
     let version = stored::resolve(&api, &args.reference.version).await?;
@@ -258,6 +278,9 @@ pub async fn show(session: &Session, args: RefArgs) -> Result<(), Error> {
 }
 
 /// Streams one file to stdout. With `--json` there is no document: the bytes are the output.
+///
+/// Each chunk is verified before it is written, so what was printed is right even when the rest fails. A reader that closes
+/// the pipe ends it with success.
 pub async fn cat(session: &Session, args: RefArgs) -> Result<(), Error> {
     let api = session.api()?;
     let Some(path) = &args.reference.path else {

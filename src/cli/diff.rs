@@ -1,6 +1,9 @@
 //! `dray diff`: what changed between two versions, from their trees alone.
 //!
 //! Both trees are walked once, side by side, in tree order; nothing is kept but the two entries at hand.
+//!
+//! Trees name content by digest, so no file's bytes are fetched. With one REF, the version before it is the older side.
+//! Exit 0 with and without differences; exit 1 means that it could not be found out.
 
 use super::browse::{EntryDocument, blocking, is_within};
 use super::error::Error;
@@ -30,6 +33,8 @@ pub struct DiffArgs {
 }
 
 /// How an entry differs.
+///
+/// In the order of the closing counts, which are kept by position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Change {
@@ -41,6 +46,8 @@ enum Change {
     Metadata,
 }
 
+/// A stable document for scripts: the newer entry's fields (the older one's of what was removed), and `was` where both
+/// exist.
 #[derive(Debug, Serialize)]
 struct Row {
     change: Change,
@@ -95,6 +102,8 @@ pub async fn run(session: &Session, args: DiffArgs) -> Result<(), Error> {
 }
 
 /// The version before `version` in its dataset.
+///
+/// Versions are listed newest first, so it is the next one listed. One that was deleted in between is passed over.
 async fn before(api: &Api, version: &Version) -> Result<Version, Error> {
     let mut cursor = None;
     let mut found = false;
@@ -120,6 +129,9 @@ async fn before(api: &Api, version: &Version) -> Result<Version, Error> {
 type Side<I> = Peekable<I>;
 
 /// Walks two sorted streams and tells every difference.
+///
+/// Both must be in tree order, as every tree is. An error on either side ends it at once: what follows could not be told
+/// apart.
 fn walk<A, B>(
     mut old: Side<A>,
     mut new: Side<B>,
@@ -159,6 +171,7 @@ where
     }
 }
 
+/// None for equal ones. The kind decides first, then content, then the rest.
 fn compare(old: &Kind, new: &Kind) -> Option<Change> {
     if old == new {
         return None;
@@ -172,6 +185,7 @@ fn compare(old: &Kind, new: &Kind) -> Option<Change> {
     Some(if same_content { Change::Metadata } else { Change::Modified })
 }
 
+/// `+`, `-`, `~` for other content, `.` for what is only mode, time or hard link.
 fn human(out: &mut dyn Write, change: Change, entry: &Entry, was: Option<&Entry>) -> io::Result<()> {
     let bytes = |entry: &Entry| match &entry.kind {
         Kind::File { size: bytes, .. } => size(*bytes),

@@ -1,6 +1,13 @@
 //! What a verb can end with, how it is told, and which exit code it has.
 //!
 //! Told once: in words on stderr (`error`, `caused by`, `hint`), or with `--json` as one document on stdout.
+//!
+//! ```text
+//! {"error": {"code", "title", "detail", "hint", "request_id", "causes"?, "data"?}}
+//! ```
+//!
+//! Exit codes come from the cause, not from the verb: what the service or a transfer says is mapped by the client, a wrong
+//! line is 2, everything local is 1. A hint says what to do; a text that does so itself has none. `hint` and `request_id` may be null.
 
 use super::output::{self, Format, clean};
 use crate::agent::Error as AgentError;
@@ -17,14 +24,18 @@ use std::process::ExitCode;
 const USAGE: u8 = 2;
 
 /// Why a verb did not end well.
+///
+/// Made once, at the place that knows best what happened; verbs pass it on with `?`.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
     Api(#[from] ClientError),
     #[error(transparent)]
     Transfer(#[from] TransferError),
+    /// Nothing was changed. Exit 2.
     #[error("{what}")]
     Usage { what: String, hint: &'static str },
+    /// A file or directory of the user's, or the system's refusal.
     #[error("cannot use `{}`", path.display())]
     Local {
         path: PathBuf,
@@ -34,6 +45,8 @@ pub enum Error {
     /// A file of the user's that does not say what it should.
     #[error("`{}` is not a usable {what}: {why}", path.display())]
     BadFile { path: PathBuf, what: &'static str, why: String },
+    /// A closed pipe is no failure: silent, exit 0. Every [`io::Error`] that is passed on by `?` becomes this, so errors of
+    /// files must be mapped by [`Error::local`] first.
     #[error("cannot write to stdout")]
     Stdout(#[from] io::Error),
     /// A tree, layout or receipt that is not what it should be.
@@ -52,6 +65,8 @@ pub enum Error {
     #[error(transparent)]
     Agent(#[from] AgentError),
     /// A role that another room runs: `serve`, a probe of a store.
+    ///
+    /// Its texts may have several lines.
     #[error("{what}")]
     Role { role: &'static str, what: String, causes: Vec<String> },
     /// Everything was told already; only the exit code is left.
@@ -60,11 +75,13 @@ pub enum Error {
 }
 
 impl Error {
+    /// For `map_err` on what touches a file.
     pub fn local(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::Local { path, source }
     }
 
+    /// Stable, for scripts; the service's own codes pass through.
     fn code(&self) -> &str {
         match self {
             Self::Api(error) => error.code(),
@@ -84,6 +101,7 @@ impl Error {
         }
     }
 
+    /// The kind of error in a few words, the same for all of its code.
     fn title(&self) -> &str {
         match self {
             Self::Api(error) => error.title(),
@@ -129,6 +147,7 @@ impl Error {
         }
     }
 
+    /// What a program can act on, where the service or the transfer gave it.
     fn data(&self) -> Option<Value> {
         match self {
             Self::Api(error) => error.problem().and_then(|problem| problem.data.clone()),
@@ -137,6 +156,7 @@ impl Error {
         }
     }
 
+    /// The table is in the head of `cli`.
     pub fn exit(&self) -> u8 {
         match self {
             Self::Api(error) => error.exit().code(),
@@ -169,7 +189,7 @@ impl Error {
         causes
     }
 
-    /// The error as a document.
+    /// The error as a document. Not cleaned: the printer escapes JSON.
     pub fn document(&self) -> Value {
         let mut error = json!({
             "code": self.code(), "title": self.title(), "detail": self.to_string(),
@@ -185,7 +205,7 @@ impl Error {
         json!({ "error": error })
     }
 
-    /// The error in words.
+    /// The error in words, ending with a line feed: `error:`, then causes, hint and request id, each on a line. Cleaned.
     pub fn words(&self) -> String {
         let mut text = match self {
             // A room's own text may have lines; what came from outside may not.
@@ -208,6 +228,8 @@ impl Error {
     }
 
     /// Tells the error and gives the process's exit code.
+    ///
+    /// [`Error::Ended`] and a closed pipe are silent.
     pub fn tell(&self, format: Format) -> ExitCode {
         let silent = matches!(self, Self::Ended(_))
             || matches!(self, Self::Stdout(error) if error.kind() == io::ErrorKind::BrokenPipe);

@@ -1,4 +1,7 @@
 //! `dray job`, `dray lease`.
+//!
+//! A lease may be named by its job, since people know jobs: the newest one that was not released is meant. `cancel` answers
+//! the job as it is afterwards.
 
 use super::error::Error;
 use super::listing::list;
@@ -49,6 +52,9 @@ pub async fn job(session: &Session, command: JobCommand) -> Result<(), Error> {
 }
 
 /// Reads a job file. Unknown keys are refused with their place.
+///
+/// Only the form is checked here; what it means is for the service, so that an older `dray` does not refuse what a newer
+/// service takes, but for keys it does not know.
 pub fn read_spec(path: &Path) -> Result<JobSpec, Error> {
     let text = fs_err::read_to_string(path).map_err(Error::local(path))?;
     let bad = |why: String| Error::BadFile { path: path.to_owned(), what: "job file", why };
@@ -59,6 +65,8 @@ pub fn read_spec(path: &Path) -> Result<JobSpec, Error> {
 }
 
 /// The wire's word for an enum value.
+///
+/// As the API spells it, so that what is read in a table can be asked for.
 pub fn word<T: serde::Serialize>(value: &T) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(word)) => word,
@@ -66,6 +74,7 @@ pub fn word<T: serde::Serialize>(value: &T) -> String {
     }
 }
 
+/// A callback's secret is in the answer of the submission only, and is shown then.
 fn human_job(out: &mut dyn Write, job: &Job) -> io::Result<()> {
     let mut facts = vec![
         ("job", job.id.clone()),
@@ -172,6 +181,8 @@ pub async fn lease(session: &Session, command: LeaseCommand) -> Result<(), Error
 }
 
 impl Which {
+    /// Goes over all leases of the job. Between this and the call that follows another lease may be granted; its id then
+    /// says so.
     async fn find(self, api: &Api) -> Result<String, Error> {
         let Some(job) = self.job else { return Ok(self.lease.unwrap_or_default()) };
         let mut cursor = None;

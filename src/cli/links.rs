@@ -1,4 +1,7 @@
 //! `dray link`, `dray rm`.
+//!
+//! Both change things for others: a link gives bytes away, a deletion takes them. A link is said with its true end, which
+//! may be nearer than what was asked for; a deletion is asked about on a terminal.
 
 use super::error::Error;
 use super::output;
@@ -44,6 +47,7 @@ pub enum Archive {
     Tar,
 }
 
+/// The URL stands alone on the first line, to be copied. Whoever holds it needs no token.
 pub async fn link(session: &Session, args: LinkArgs) -> Result<(), Error> {
     let api = session.api()?;
     if let Some(LinkCommand::Revoke { id }) = args.command {
@@ -62,6 +66,7 @@ pub async fn link(session: &Session, args: LinkArgs) -> Result<(), Error> {
     Ok(())
 }
 
+/// Refused here what the wire cannot say: JSON has no bytes.
 fn request(
     reference: &Reference,
     archive: Option<Archive>,
@@ -96,6 +101,8 @@ pub struct RmArgs {
     yes: bool,
 }
 
+/// Off a terminal nothing is asked: a script that says `rm` means it. `@latest` is resolved first, and the question names
+/// the version that is meant.
 pub async fn rm(session: &Session, args: RmArgs) -> Result<(), Error> {
     let api = session.api()?;
     let reference = args.reference;
@@ -121,6 +128,7 @@ pub async fn rm(session: &Session, args: RmArgs) -> Result<(), Error> {
     Ok(())
 }
 
+/// Asks on stderr, so that stdout stays a document. Everything but yes is no, an end of input too.
 fn confirmed(what: &str, target: &str) -> Result<bool, Error> {
     let mut err = io::stderr().lock();
     write!(err, "delete {what} {}? [y/N] ", output::clean(target))?;

@@ -1,4 +1,7 @@
 //! Listings of any length: page by page from the service, as a table or as one streamed JSON array.
+//!
+//! A page is printed before the next is asked for, so memory is one page, and who pipes into `head` stops the asking.
+//! Columns are aligned within a page only: to align them all, all would have to be read first.
 
 use super::error::Error;
 use super::output::{Array, Format, Side, Table};
@@ -11,6 +14,9 @@ use std::io::{self, Write};
 pub type Columns = [(&'static str, Side)];
 
 /// Prints every item of a listing. `cells` gives an item's row.
+///
+/// What changes meanwhile may be listed or not. An error after some pages
+/// ends the JSON array without its `]`.
 pub async fn list<T>(
     session: &Session,
     api: &Api,

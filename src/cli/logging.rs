@@ -1,4 +1,7 @@
 //! Messages on stderr: lines for people, or JSON where everything on stderr is JSON. Never an escape sequence in a log.
+//!
+//! Off a terminal with `--json` each event is one JSON object a line, like the progress beside it. stdout is never written
+//! to.
 
 use super::progress::LogWriter;
 use super::session::Global;
@@ -7,7 +10,8 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// Sends `tracing` events to stderr. `default` is the filter when the user said none. Call it once.
+/// Sends `tracing` events to stderr. `default` is the filter when the user said none, and also where the user's makes no
+/// sense. Call it once.
 pub fn start(global: &Global, default: &str) {
     let said = global.log.as_deref().and_then(|said| said.parse::<Targets>().ok());
     let filter = said.unwrap_or_else(|| default.parse().expect("our own filters are right"));

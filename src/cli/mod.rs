@@ -4,6 +4,16 @@
 //! [`output`]; none decides about data. `serve` and `store check` are only parsed here: `main` runs them.
 //!
 //! Exit codes: 0 done, 1 refused or failed, 2 usage, 3 partial, 4 network or service unavailable, 130 interrupted.
+//!
+//! ```text
+//! main -> parse -> run -> until_interrupted -> a verb -> client -> one document on stdout, or text
+//!                             ^ Ctrl-C         |                  progress and messages on stderr
+//!                                              +-> Error -> told once -> exit code
+//! ```
+//!
+//! What scripts may rely on: with `--json` stdout holds one JSON document, an error's too (`cat`, `completions` and `serve
+//! --check` print their own text; a listing that breaks off leaves an array without its end before the error's document).
+//! Exit codes and error codes are stable; texts for people are not.
 
 mod admin;
 mod agent;
@@ -49,6 +59,7 @@ pub struct Cli {
     pub command: Command,
 }
 
+/// Kept in step with [`Exit`] by hand.
 const AFTER: &str =
     "Exit codes: 0 done, 1 refused or failed, 2 usage, 3 partial (some items failed; they are listed last),
 4 network or service unavailable, 130 interrupted. DATASET is a name like `warehouse/aisle-cams`, V a version like `v3`,
@@ -102,7 +113,9 @@ pub enum Command {
     DemoJob(demo::JobArgs),
 }
 
-/// Reads the command line. On `Err` everything was told, and the process ends with the code.
+/// Reads the command line. On `Err` everything was told, and the process ends with the code: 0 after `--help` and
+/// `--version`, 2 for a wrong line. Whether JSON is wanted is then read from the raw arguments, since they could not be
+/// parsed.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, ExitCode> {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     Cli::try_parse_from(&arguments).map_err(|error| {
@@ -118,20 +131,21 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, ExitC
     })
 }
 
-/// Tells why a role that `main` started ended, and gives its exit code.
+/// Tells why a role that `main` started ended, and gives its exit code: 1. `role` becomes the error's code.
 pub fn failed(global: &Global, role: &'static str, error: &dyn std::error::Error) -> ExitCode {
     let sources = std::iter::successors(error.source(), |error| error.source());
     let causes = sources.map(ToString::to_string).collect();
     Error::Role { role, what: error.to_string(), causes }.tell(global.format())
 }
 
-/// Prints a finished document, or the same as text.
+/// Prints a finished document, or the same as text. For roles whose room knows nothing of output; the text is cleaned line
+/// by line.
 pub fn show(global: &Global, document: &serde_json::Value, text: &str) -> Result<(), Error> {
     let lines: Vec<String> = text.lines().map(output::clean).collect();
     Ok(output::show(global.format(), document, |out| writeln!(out, "{}", lines.join("\n")))?)
 }
 
-/// Prints finished text.
+/// Prints finished text of our own, as it is.
 pub fn print(text: &str) -> ExitCode {
     match output::show(Format::Human, &(), |out| out.write_all(text.as_bytes())) {
         Ok(()) => ExitCode::SUCCESS,
@@ -140,6 +154,8 @@ pub fn print(text: &str) -> ExitCode {
 }
 
 /// Runs every verb but those that `main` hands to other rooms, and gives the process's exit code.
+///
+/// Starts the log and the watch for signals, so it is called once, in a runtime with timers and IO.
 pub fn run(cli: Cli) -> LocalBoxFuture<'static, ExitCode> {
     Box::pin(async move {
         // An agent tells what it does; each attempt of a call that will be repeated is no news.
@@ -159,6 +175,9 @@ pub fn run(cli: Cli) -> LocalBoxFuture<'static, ExitCode> {
 }
 
 /// Verbs that save their state end by themselves after a Ctrl-C; the others are dropped where they stand.
+///
+/// A verb that is dropped leaves nothing half done here: the service finishes or forgets what it was asked, by its own
+/// rules.
 async fn until_interrupted(session: &Session, command: Command) -> Result<(), Error> {
     let saves = matches!(
         command,
@@ -174,6 +193,7 @@ async fn until_interrupted(session: &Session, command: Command) -> Result<(), Er
     }
 }
 
+/// Boxed, each verb's future by itself: together they would make one as large as the largest, for every verb.
 fn dispatch(session: &Session, command: Command) -> LocalBoxFuture<'_, Result<(), Error>> {
     match command {
         Command::Agent(args) => Box::pin(agent::run(session, args)),

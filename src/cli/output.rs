@@ -2,13 +2,17 @@
 //!
 //! Everything that came from outside (names, labels, a service's words) is printed escaped, so that no file name can drive
 //! a terminal: in text by [`clean`], in JSON by `\u` escapes for what JSON itself would let through.
+//!
+//! Errors of stdout are returned, never ignored: a script whose disk is full must not see success. Files are written by the
+//! verbs.
 
 use serde::Serialize;
 use serde_json::ser::{Formatter, Serializer};
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-/// The language of stdout.
+/// The language of stdout. Chosen by `--json` alone, never by whether stdout is a terminal: output that changes under a
+/// pipe breaks scripts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     Human,
@@ -16,6 +20,8 @@ pub enum Format {
 }
 
 /// Text with every control and direction-changing character as `\xNN` or `\u{NNNN}`.
+///
+/// Not reversible, since a backslash stays as it is. Width is not changed for plain text; other scripts pass unchanged.
 pub fn clean(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -29,16 +35,22 @@ pub fn clean(text: &str) -> String {
 }
 
 /// Control characters (C0, DEL, C1) and those that change the direction of the text around them.
+///
+/// ESC and CSI drive a terminal, line ends forge lines, and the direction characters show a name as another
+/// (CVE-2021-42574).
 fn is_unsafe(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// JSON whose strings are safe to show on a terminal. The document is the same.
+///
+/// Any JSON parser gives back the same strings.
 #[derive(Debug, Default)]
 struct Safe;
 
 impl Formatter for Safe {
+    /// A fragment is what JSON itself would write raw; above U+FFFF it takes a surrogate pair, as RFC 8259 has it.
     fn write_string_fragment<W: Write + ?Sized>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
         let mut rest = fragment;
         while let Some(at) = rest.find(is_unsafe) {
@@ -53,12 +65,15 @@ impl Formatter for Safe {
     }
 }
 
-/// One JSON value, without a line feed.
+/// One JSON value, compact, without a line feed. Fails only as the writer does, or for a value that is none (a map with odd
+/// keys).
 pub fn json<W: Write, T: Serialize + ?Sized>(writer: W, value: &T) -> io::Result<()> {
     value.serialize(&mut Serializer::with_formatter(writer, Safe)).map_err(io::Error::from)
 }
 
 /// A JSON array written item by item. Call [`Array::end`]; an array without its end tells a reader that it was cut.
+///
+/// Memory: one item. A line each, so that tools which read lines get on with it too.
 #[derive(Debug)]
 pub struct Array<W: Write> {
     writer: W,
@@ -70,12 +85,14 @@ impl<W: Write> Array<W> {
         Self { writer, items: 0 }
     }
 
+    /// Written at once; what was written stays when a later one fails.
     pub fn item<T: Serialize + ?Sized>(&mut self, value: &T) -> io::Result<()> {
         self.writer.write_all(if self.items == 0 { b"[" } else { b",\n" })?;
         self.items += 1;
         json(&mut self.writer, value)
     }
 
+    /// Flushes. An array of nothing is `[]`.
     pub fn end(mut self) -> io::Result<W> {
         self.writer.write_all(if self.items == 0 { b"[]\n" } else { b"]\n" })?;
         self.writer.flush()?;
@@ -91,6 +108,9 @@ pub enum Side {
 }
 
 /// Aligned columns. Cells are cleaned here.
+///
+/// All rows are in memory until it is written: for pages and small lists. Widths count characters, so wide ones stand
+/// askew.
 #[derive(Debug)]
 pub struct Table {
     columns: Vec<(&'static str, Side)>,
@@ -138,6 +158,8 @@ impl Table {
 }
 
 /// `name: value` lines with the values in one column.
+///
+/// Names are ours, in ASCII; values are cleaned.
 pub fn facts<W: Write + ?Sized>(writer: &mut W, facts: &[(&str, String)]) -> io::Result<()> {
     let widest = facts.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
     for (name, value) in facts {
@@ -147,6 +169,9 @@ pub fn facts<W: Write + ?Sized>(writer: &mut W, facts: &[(&str, String)]) -> io:
 }
 
 /// Prints one finished document: `human` writes the text, `document` is the JSON.
+///
+/// Stdout is locked and flushed here, so that an error of the last byte is seen. The closure is not called for JSON, nor
+/// the other way round.
 pub fn show<T: Serialize + ?Sized>(
     format: Format,
     document: &T,

@@ -2,6 +2,8 @@
 //!
 //! Off a terminal there is never a carriage return or an escape sequence, the first line comes at once and another at least
 //! every five seconds. Log lines and bars share [`SCREEN`], so that they do not write into each other.
+//!
+//! stderr that is closed or full is ignored: a transfer does not end because nobody can watch it.
 
 use super::output::{self, clean};
 use super::units::{count, seconds, size};
@@ -14,12 +16,16 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// All bars of the process; hidden when stderr is no terminal.
+///
+/// One for the process, since only who knows all bars can draw above them.
 static SCREEN: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 
-/// Longest silence between two lines of a log.
+/// Longest silence between two lines of a log. Half a second below the five that are promised, since a reporter is asked about four times a second only.
 const INTERVAL: Duration = Duration::from_millis(4_500);
 
 /// How progress is shown.
+///
+/// Json is one object a line with `event`: `progress`, `warning` and others. Programs skip events they do not know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
     Bar,
@@ -46,6 +52,8 @@ pub fn say(line: &str) {
 }
 
 /// A message for people; off a terminal with `--json` an event like all others.
+///
+/// `text` is cleaned or escaped here. `kind` is ours.
 pub fn note(style: Style, kind: &str, text: &str) {
     match style {
         Style::Json => say(&event(&json!({ "event": kind, "text": text }))),
@@ -53,6 +61,7 @@ pub fn note(style: Style, kind: &str, text: &str) {
     }
 }
 
+/// Without a line feed.
 fn event(value: &serde_json::Value) -> String {
     let mut line = Vec::new();
     // Writing into memory does not fail.
@@ -61,12 +70,15 @@ fn event(value: &serde_json::Value) -> String {
 }
 
 /// Shows one transfer.
+///
+/// A bar draws whenever it is asked, a log only when a line is due.
 #[derive(Debug)]
 pub struct Progress {
     /// What is being done: `push`, `pull`, `verify`.
     verb: &'static str,
     style: Style,
     bar: Option<ProgressBar>,
+    /// When a line was last written, and of which phase: a new phase is told at once.
     last: Mutex<Option<(Instant, Phase)>>,
 }
 
@@ -83,6 +95,8 @@ impl Progress {
     }
 
     /// Whether a line is due now.
+    ///
+    /// Says yes once and then counts anew; the caller writes the line.
     fn is_due(&self, phase: Phase) -> bool {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let due = last.is_none_or(|(at, before)| before != phase || at.elapsed() >= INTERVAL);
@@ -142,6 +156,8 @@ enum Spacing {
 }
 
 /// The numbers of a snapshot in words.
+///
+/// Totals may still grow while a walk goes on; what is done is never shown as more than the total.
 fn facts(now: &Snapshot, spacing: Spacing) -> String {
     let mut text = format!("{} of {}", size(now.bytes), size(now.bytes_total.max(now.bytes)));
     let gap = match spacing {
@@ -171,6 +187,8 @@ fn facts(now: &Snapshot, spacing: Spacing) -> String {
 }
 
 /// A sign of life for a step without numbers of its own. Clones show the same one.
+///
+/// Shows on a terminal only. One step at a time: `begin`, `say` as often as wanted, `end`.
 #[derive(Debug, Clone)]
 pub struct Spinner {
     style: Style,

@@ -1,4 +1,7 @@
 //! `dray pull` and `dray verify`: flags in, report out.
+//!
+//! A pull's exit is 3 when some entries could not be written, with the others in place and verified. A verify is 1 when
+//! anything is extra, missing or different: a difference is an answer, and it is printed before the exit.
 
 use super::error::Error;
 use super::output::{self, clean};
@@ -38,6 +41,7 @@ pub struct PullArgs {
     memory: u64,
 }
 
+/// Without a place for caches every file that is there is read again, and none counts as an earlier pull's.
 pub async fn pull(session: &Session, args: PullArgs) -> Result<(), Error> {
     let api = session.api()?;
     let select = Select { path: args.reference.path, include: args.include, exclude: args.exclude, shard: None };
@@ -95,6 +99,8 @@ pub struct VerifyArgs {
     memory: u64,
 }
 
+/// With a directory nothing is written to it; without one every stored byte is fetched, which costs the version's size in
+/// traffic.
 pub async fn verify(session: &Session, args: VerifyArgs) -> Result<(), Error> {
     let api = session.api()?;
     let options = VerifyOptions {

@@ -1,4 +1,7 @@
 //! `dray push`: flags in, report out.
+//!
+//! Exit 3 where some items failed, whether a version was made without them or, by `--all-or-nothing`, none; 1 where the service refused. Failed items
+//! stand last in what is printed, so that they are seen.
 
 use super::error::Error;
 use super::output::{self, clean};
@@ -13,6 +16,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Most items of one kind that the closing summary lists; `--report` has them all.
+///
+/// A screen or two: ten thousand failures must not hide the summary.
 const LISTED: usize = 50;
 
 /// Make directories or files the next version of a dataset
@@ -57,11 +62,13 @@ pub struct LimitArgs {
     limit_schedule: Option<PathBuf>,
 }
 
+/// 0 is refused: it would stop the transfer for good.
 fn rate(text: &str) -> Result<u64, String> {
     parse_rate(text).filter(|rate| *rate > 0).ok_or_else(|| "write a rate like `20M` or `512Ki`".to_owned())
 }
 
 impl LimitArgs {
+    /// Reads the timetable once; a later change of the file is not seen. A rate is in bytes a second.
     pub fn limit(&self) -> Result<Limit, Error> {
         if let Some(path) = &self.limit_schedule {
             let text = fs_err::read_to_string(path).map_err(Error::local(path))?;
@@ -79,6 +86,8 @@ impl LimitArgs {
     }
 }
 
+/// The report is written to `--report` also where the push made no
+/// version because some items failed.
 pub async fn run(session: &Session, args: PushArgs) -> Result<(), Error> {
     let api = session.api()?;
     let options = PushOptions {
@@ -113,6 +122,8 @@ pub async fn run(session: &Session, args: PushArgs) -> Result<(), Error> {
 }
 
 /// Writes a report's JSON beside what is printed.
+///
+/// Not atomic: a program that reads it waits for the exit.
 fn save(path: Option<&Path>, report: &PushReport) -> Result<(), Error> {
     let Some(path) = path else { return Ok(()) };
     let mut text = serde_json::to_vec_pretty(report).expect("a report is plain data");
@@ -162,6 +173,8 @@ fn line(item: &Item) -> String {
 }
 
 /// `failed: path: reason` lines, and how many more there are.
+///
+/// At most [`LISTED`]; `all` may be larger than `items` has.
 pub fn items(out: &mut dyn Write, what: &str, items: &[Item], all: u64) -> io::Result<()> {
     for item in items.iter().take(LISTED) {
         writeln!(out, "{what}: {}", clean(&line(item)))?;

@@ -1,4 +1,7 @@
 //! `dray receipt verify`: whether a readiness receipt holds, with keys from the service or from a file.
+//!
+//! With `--keys` it works without a network: the keys were saved when they were trusted, and the receipt proves itself.
+//! Keys from the service prove no more than that the service stands by the receipt.
 
 use super::error::Error;
 use super::output;
@@ -25,8 +28,11 @@ pub enum ReceiptCommand {
 }
 
 /// Longest file that is read: a staging document holds its receipt and little else.
+///
+/// Bounds what a file given by somebody else can make us read.
 const MAX_FILE: u64 = 4 * MAX_ENVELOPE_BYTES as u64;
 
+/// Exit 0 only for a receipt that holds. It says what was true at `verified_at`, not that the files are there now.
 pub async fn run(session: &Session, command: ReceiptCommand) -> Result<(), Error> {
     let ReceiptCommand::Verify { file, keys } = command;
     let envelope = read_envelope(&file)?;
@@ -45,6 +51,8 @@ pub async fn run(session: &Session, command: ReceiptCommand) -> Result<(), Error
 }
 
 /// Proves an envelope with the service's keys.
+///
+/// One key that cannot be read refuses all: a list that is damaged proves nothing.
 pub fn check(envelope: &Envelope, keys: &PublicKeys) -> Result<Readiness, Error> {
     let keys = keys.keys.iter().map(key).collect::<Result<Vec<_>, _>>()?;
     verify(envelope, &keys).map_err(|error| Error::BadReceipt { why: error.to_string() })
@@ -66,6 +74,7 @@ fn key(key: &PublicKey) -> Result<Key, Error> {
     })
 }
 
+/// Only what is signed is shown.
 fn facts(statement: &Readiness) -> Vec<(&'static str, String)> {
     let method = &statement.method;
     let proven = match &method.unchanged_since {
@@ -97,6 +106,7 @@ fn read_envelope(path: &Path) -> Result<Envelope, Error> {
     Envelope::from_json(text.as_bytes()).map_err(|error| Error::BadReceipt { why: error.to_string() })
 }
 
+/// A key file passes through here too, and is bounded the same.
 fn read(path: &Path) -> Result<Vec<u8>, Error> {
     let mut text = Vec::new();
     let mut take = |reader: &mut dyn Read| reader.take(MAX_FILE + 1).read_to_end(&mut text);

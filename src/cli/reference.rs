@@ -1,17 +1,24 @@
 //! `DATASET[@V][:PATH]`, as every verb that reads a version takes it. Pure.
 //!
 //! The dataset and version parts go to the service as they are; the path is checked here, as bytes.
+//!
+//! The first `:` divides, so a path may hold further ones; names of datasets cannot. Why bytes: files come from disks whose
+//! names need not be UTF-8, and what was pushed must be reachable.
 
 use crate::content::path::RelPath;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 /// A version, or a file or subtree of it.
+///
+/// Well formed, not known to exist: the service resolves it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reference {
     /// `DATASET[@V]`.
     pub version: String,
     /// Absent for the whole version.
+    ///
+    /// Checked: no `..`, no absolute path; a slash at the end is cut off.
     pub path: Option<RelPath>,
 }
 
@@ -38,6 +45,8 @@ impl Reference {
     }
 
     /// Whether a version is named.
+    ///
+    /// `@latest` counts too, although it moves.
     pub fn is_pinned(&self) -> bool {
         self.version.contains('@')
     }

@@ -2,6 +2,8 @@
 //!
 //! The URL and the token come from a flag, the environment or the login file, in this order. A token from the login file is
 //! sent only to the URL stored with it.
+//!
+//! Nothing is sent and no file is read before a verb asks: `dray --help` works without a home, a service or a token.
 
 use super::error::Error;
 use super::output::Format;
@@ -63,18 +65,21 @@ impl Global {
     }
 
     /// Where `dray login` keeps the URL and the token.
+    ///
+    /// By the XDG base directories; none without `XDG_CONFIG_HOME` and `HOME`.
     pub fn login_file(&self) -> Option<PathBuf> {
         let config = self.config_home.clone().or_else(|| self.home.as_ref().map(|home| home.join(".config")));
         config.map(|config| config.join("dray/login.toml"))
     }
 
+    /// `--cache-dir`, else `dray` below the user's place for caches.
     fn caches(&self) -> Option<PathBuf> {
         let xdg = || self.cache_home.clone().or_else(|| self.home.as_ref().map(|home| home.join(".cache")));
         self.cache_dir.clone().or_else(|| xdg().map(|caches| caches.join("dray")))
     }
 }
 
-/// The login file.
+/// The login file: 0600, TOML. Refused where others can read it.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Login {
@@ -83,10 +88,13 @@ struct Login {
 }
 
 /// One run of one verb.
+///
+/// Cheap to clone. Made once for a process; the demonstration changes a copy.
 #[derive(Debug, Clone)]
 pub struct Session {
     pub global: Global,
     pub format: Format,
+    /// Of stderr; independent of `format` on a terminal.
     pub style: Style,
     /// Cancelled by the first Ctrl-C.
     pub cancel: CancellationToken,
@@ -98,7 +106,10 @@ impl Session {
         Self { global, format, style: Style::choose(format), cancel }
     }
 
-    /// The client of the service that the user means.
+    /// The client of the service that the user means. Sends nothing yet.
+    ///
+    /// URL and token are found by themselves, so a token of the environment goes to whatever URL is named: only the login
+    /// file ties both together. Compared as text: the URL must be written as at login.
     pub fn api(&self) -> Result<Api, Error> {
         let login = self.login()?;
         let url = self.global.url.clone().or_else(|| login.as_ref().map(|login| login.url.clone()));
@@ -123,6 +134,8 @@ impl Session {
     }
 
     /// A client for a URL and a token of the verb's own.
+    ///
+    /// Calls end with `Interrupted` once the session is cancelled. `urls` may be several, tried in turn.
     pub fn connect(&self, urls: &str, token: SecretString) -> Result<Api, crate::client::Error> {
         let options = Options {
             stall_timeout: self.global.stall_timeout,
@@ -145,11 +158,13 @@ impl Session {
         }
     }
 
-    /// Directory of a cache by its name, where the user has a place for caches.
+    /// Directory of a cache by its name, where the user has a place for caches. Not made here. None: nothing is remembered,
+    /// so files are read again and none counts as an earlier pull's.
     pub fn cache(&self, name: &str) -> Option<PathBuf> {
         self.global.caches().map(|caches| caches.join(name))
     }
 
+    /// Not read where flags or environment say everything, so that a damaged file hinders nobody who does not need it.
     fn login(&self) -> Result<Option<Login>, Error> {
         if self.global.url.is_some() && self.global.token.is_some() {
             return Ok(None);
@@ -178,6 +193,8 @@ fn no_service() -> Error {
 }
 
 /// Stores a URL with its token so that only this user can read them; the old file stays until the new one is whole.
+///
+/// Synced before it replaces the old one; never readable by others, not even for a moment.
 pub fn store_login(path: &Path, url: &str, token: &SecretString) -> Result<(), Error> {
     let login = Login { url: url.to_owned(), token: token.expose_secret().to_owned() };
     let text = toml::to_string(&login).expect("two strings are always valid TOML");

@@ -1,4 +1,7 @@
 //! `dray stage`, `dray staging`, `dray outputs`.
+//!
+//! `wait` ends with exit 0 for ready (or near, where there is no lease), 1 for what will never be ready, 4 when the time is
+//! up: the last document is printed in each of these cases.
 
 use super::error::Error;
 use super::jobs::word;
@@ -16,6 +19,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Longest single long poll.
+///
+/// Below the usual limits of proxies on silent answers. The wait as a whole may be any length.
 const POLL: Duration = Duration::from_secs(20);
 
 /// How long the service may walk trees for a plan before it is taken for silent.
@@ -37,6 +42,7 @@ pub struct StageArgs {
     plan: bool,
 }
 
+/// Saying it again for the same lease gives the staging there is. It returns at once; `dray staging wait` follows it.
 pub async fn stage(session: &Session, args: StageArgs) -> Result<(), Error> {
     if args.plan {
         return plan(session, &args.job, args.node.as_deref()).await;
@@ -48,6 +54,7 @@ pub async fn stage(session: &Session, args: StageArgs) -> Result<(), Error> {
     Ok(())
 }
 
+/// A refusal is told in the document and by exit 1: a scheduler need not read the text.
 async fn plan(session: &Session, job: &str, node: Option<&str>) -> Result<(), Error> {
     let query: Vec<_> = node.map(|node| ("node", node)).into_iter().collect();
     let plan: StagingPlan = session.api()?.get_waiting(&route(&["v1", "jobs", job, "plan"], &query), PLAN_WAIT).await?;
@@ -55,6 +62,7 @@ async fn plan(session: &Session, job: &str, node: Option<&str>) -> Result<(), Er
     if plan.refusals.is_empty() { Ok(()) } else { Err(Error::Ended(Exit::Failed)) }
 }
 
+/// What stands against the staging comes last, where it is seen.
 fn human_plan(mut out: &mut dyn Write, plan: &StagingPlan) -> io::Result<()> {
     let mut table =
         Table::new(&[("AT", Side::Left), ("FROM", Side::Left), ("FILES", Side::Right), ("SIZE", Side::Right)]);
@@ -150,6 +158,7 @@ async fn wait(
     }
 }
 
+/// Progress, a line for each change or poll. On stderr: the document comes at the end.
 fn tell(session: &Session, staging: &Staging) {
     match session.style {
         Style::Json => {
@@ -200,6 +209,7 @@ pub struct OutputsArgs {
     job: String,
 }
 
+/// What failed comes last.
 pub async fn outputs(session: &Session, args: OutputsArgs) -> Result<(), Error> {
     let outputs: Outputs = session.api()?.get(&route(&["v1", "jobs", &args.job, "outputs"], &[])).await?;
     if session.format == Format::Json {

@@ -1,10 +1,14 @@
 //! Numbers as people write and read them: sizes, durations, instants. Pure.
 //!
 //! Shown sizes are binary (MiB, GiB) with three figures; what is typed may leave the `i` and the `B` out.
+//!
+//! What is printed is for people and rounded; programs read the exact numbers from `--json`.
 
 use jiff::{SignedDuration, Timestamp};
 
 /// `1.23 GiB`, `812 KiB`, `17 B`.
+///
+/// Rounds to the nearest, and goes to the next unit before four figures would stand; nothing lies above PiB.
 pub fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if bytes < 1024 {
@@ -65,6 +69,8 @@ pub fn percent(part: u64, whole: u64) -> String {
 }
 
 /// Reads `256M`, `1GiB`, `4096`: powers of 1,024.
+///
+/// Case does not matter, `kB` is 1,024 too. No fractions and no sign: `1.5G` is refused rather than guessed.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let shift = match text[digits..].trim().to_ascii_lowercase().as_str() {
@@ -80,6 +86,8 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
 }
 
 /// Reads `90s`, `30m`, `4h`, `7d`, or plain seconds.
+///
+/// `m` is minutes; months and years have no length and are refused. Whole numbers only.
 pub fn parse_duration(text: &str) -> Result<std::time::Duration, String> {
     let wrong = || "write a duration like `90s`, `30m`, `4h` or `7d`".to_owned();
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -96,6 +104,8 @@ pub fn parse_duration(text: &str) -> Result<std::time::Duration, String> {
 }
 
 /// A point in time: an instant (`2026-12-01T02:00:00Z`), or a duration from now (`4h`).
+///
+/// A duration is kept as it is until [`Until::instant`], so that it counts from the call and not from the parsing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Until {
     At(Timestamp),
@@ -103,6 +113,7 @@ pub enum Until {
 }
 
 impl Until {
+    /// An instant needs its offset: a local time would mean something else on another machine.
     pub fn parse(text: &str) -> Result<Self, String> {
         if let Ok(at) = text.parse() {
             return Ok(Self::At(at));
@@ -113,7 +124,7 @@ impl Until {
             .map_err(|_| "write an instant like `2026-12-01T02:00:00Z` or a duration from now like `4h`".to_owned())
     }
 
-    /// RFC 3339, UTC.
+    /// RFC 3339, UTC, as the wire has it. What lies beyond the calendar becomes its end.
     pub fn instant(self, now: Timestamp) -> String {
         match self {
             Self::At(at) => at,
@@ -125,7 +136,7 @@ impl Until {
     }
 }
 
-/// The wire's instants without the fraction: `2026-11-30 14:18:58`, UTC.
+/// The wire's instants without the fraction: `2026-11-30 14:18:58`, UTC. Anything else is given back as it came.
 pub fn instant(text: &str) -> String {
     match text.parse::<Timestamp>() {
         Ok(at) => at.strftime("%Y-%m-%d %H:%M:%S").to_string(),

@@ -17,6 +17,8 @@ use tokio::process::Command;
 const GRACE: Duration = Duration::from_secs(15);
 
 /// One running role.
+///
+/// Killed when dropped; [`Child::end`] asks first.
 #[derive(Debug)]
 pub struct Child {
     name: &'static str,
@@ -26,6 +28,8 @@ pub struct Child {
 
 impl Child {
     /// Starts `dray NAME arguments...` from this very executable.
+    ///
+    /// Returns once the process runs, not once it answers. stdout and stderr go to `<logs>/<name>.log`.
     pub fn start(
         name: &'static str,
         logs: &Path,
@@ -55,7 +59,8 @@ impl Child {
         Error::Demo { step: self.name, why: format!("it ended ({how}); its last words:\n{}", tail(&self.log)) }
     }
 
-    /// Asks it to end, waits, and insists when it does not.
+    /// Asks it to end by SIGTERM, waits for [`GRACE`], and kills it when it does not. By its own pid, while the handle
+    /// keeps it from being reused.
     pub async fn end(mut self) {
         let pid = self.process.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
         if let Some(pid) = pid {

@@ -22,6 +22,8 @@ pub struct Compared {
 }
 
 /// Why two things are not the same.
+///
+/// The first difference ends a comparison; it is the demonstration's failure.
 #[derive(Debug, thiserror::Error)]
 pub enum Differs {
     #[error(transparent)]
@@ -37,6 +39,9 @@ pub enum Differs {
 }
 
 /// Compares every file and link of the version at two places on disk.
+///
+/// Guided by the version's tree, so a file that is missing on either side is found, one that is extra is not. Modes and
+/// times are not compared.
 pub fn trees(
     source: TreeSource,
     pushed: &Path,
@@ -99,6 +104,7 @@ pub fn files(a: &Path, b: &Path, cancel: &CancellationToken) -> io::Result<Optio
     Err(io::ErrorKind::Interrupted.into())
 }
 
+/// Full but for the end of the file, so that two files are compared at the same places.
 fn fill(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {

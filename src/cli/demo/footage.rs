@@ -37,6 +37,7 @@ pub async fn generate(cancel: &CancellationToken, root: &Path, size: u64) -> Res
     Ok(("generated, since no PATH was given: made-up camera files, a re-cut, a model".to_owned(), ()))
 }
 
+/// A cancelled run leaves files cut short; the caller ends there.
 fn make(root: &Path, size: u64, cancel: &CancellationToken) -> io::Result<()> {
     let card = root.join("DCIM/100DRAY");
     fs_err::create_dir_all(&card)?;

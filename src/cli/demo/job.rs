@@ -23,7 +23,10 @@ pub struct JobArgs {
     output: PathBuf,
 }
 
-/// Hashes every regular file under `input`, in order of names, and follows no link.
+/// Hashes every regular file under `input` and follows no link.
+///
+/// A directory's own files come in order of their names, those of its directories after them, so the same files give the
+/// same list. The first that cannot be read ends it: a job over inputs that are not whole has nothing to say.
 pub fn run(args: JobArgs) -> Result<(), Error> {
     fs_err::create_dir_all(&args.output).map_err(Error::local(&args.output))?;
     let path = args.output.join(SUMS);
@@ -53,6 +56,7 @@ pub fn run(args: JobArgs) -> Result<(), Error> {
     fs_err::write(&path, format!("{summary}\n")).map_err(Error::local(path))
 }
 
+/// Memory: one MiB, whatever the file's size.
 fn hash(path: &Path) -> io::Result<(Digest, u64)> {
     let mut file = File::open(path)?;
     let mut hasher = Hasher::new();

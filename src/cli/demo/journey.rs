@@ -1,6 +1,11 @@
 //! The way of the data, from PATH and back: service, agent, push, then the scheduler's part, then home again.
 //!
 //! A child that dies ends the journey with its last words. The children are ended before this returns.
+//!
+//! ```text
+//! service -> admin token -> node and its token -> agent -> team and scheduler tokens
+//!   push -> job -> lease -> stage -> receipt -> compare inputs -> run -> return -> link -> compare output
+//! ```
 
 use super::children::Child;
 use super::places::{INPUT, NODE, Outcome, Places};
@@ -27,6 +32,7 @@ use std::time::Duration;
 /// How often a child that is starting is asked whether it is there.
 const ASK: Duration = Duration::from_millis(50);
 
+/// Leaves the directory with everything in it, also where it fails: the logs lie there.
 pub async fn run(session: &Session, screen: &mut Screen, dir: &Path, input: &Path) -> Result<Outcome, Error> {
     let places = Places::make(dir)?;
     let address = format!("127.0.0.1:{}", free_port().map_err(Error::local("127.0.0.1"))?);
@@ -43,6 +49,8 @@ pub async fn run(session: &Session, screen: &mut Screen, dir: &Path, input: &Pat
 }
 
 /// A port that was free just now.
+///
+/// Another process may take it before the service does, which then says so and ends.
 fn free_port() -> std::io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }

@@ -2,6 +2,9 @@
 //!
 //! A service and an agent are children of this process; the scheduler and the receiver of callbacks are here. Everything
 //! lies in one fresh directory, which stays. Whatever happens, the children are ended, by their pids.
+//!
+//! It proves and does not pretend: the same binary, the same HTTP calls, and every byte compared at both ends. Nothing of
+//! the user's is changed; PATH is only read.
 
 mod children;
 mod compare;
@@ -35,6 +38,7 @@ pub struct DemoArgs {
     size: u64,
 }
 
+/// Exit 0 only when all comparisons were equal. A Ctrl-C ends the children first and then says so.
 pub async fn run(session: &Session, args: DemoArgs) -> Result<(), Error> {
     let source =
         args.path.as_deref().map(fs_err::canonicalize).transpose().map_err(|source| {
@@ -61,6 +65,9 @@ pub async fn run(session: &Session, args: DemoArgs) -> Result<(), Error> {
 }
 
 /// Makes the demonstration's directory, outside of what is pushed.
+///
+/// Within what is pushed it would push itself. Whether a wanted place lies inside is known once it is made and its links
+/// are resolved; then it is removed again.
 fn make_dir(wanted: Option<PathBuf>, source: Option<&Path>) -> Result<PathBuf, Error> {
     let outside = |dir: &Path| source.is_none_or(|source| !dir.starts_with(source));
     if let Some(dir) = wanted {

@@ -11,6 +11,8 @@ pub const NODE: &str = "demo-node";
 pub const INPUT: &str = "demo/input";
 
 /// The directories and files of one demonstration.
+///
+/// All below one fresh directory; the receipt is a file, the others are directories.
 #[derive(Debug, Clone)]
 pub struct Places {
     pub service: PathBuf,
@@ -22,6 +24,7 @@ pub struct Places {
 }
 
 impl Places {
+    /// Fails where one is there already: nothing is mixed with an earlier run.
     pub fn make(dir: &Path) -> Result<Self, Error> {
         let make = |name: &str| {
             let path = dir.join(name);

@@ -24,6 +24,8 @@ const TOLERANCE: i64 = 300;
 const QUEUE: usize = 64;
 
 /// A running receiver. It stops when dropped.
+///
+/// Listens on loopback only.
 #[derive(Debug)]
 pub struct Receiver {
     pub address: SocketAddr,
@@ -96,6 +98,9 @@ async fn deliver(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: By
 }
 
 /// The delivery's id, when one of its signatures is right and its time is near.
+///
+/// The signature covers id and time, so neither can be exchanged; the tolerance bounds replays to five minutes. Several
+/// signatures may stand side by side while a secret is changed. Compared in constant time.
 fn verified(key: &hmac::Key, now: i64, headers: &HeaderMap, body: &[u8]) -> Option<String> {
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let (id, time) = (header("webhook-id")?, header("webhook-timestamp")?);

@@ -13,6 +13,8 @@ use std::path::Path;
 use std::time::Instant;
 
 /// Where steps are shown, and what they took.
+///
+/// Steps are shown on stderr, the report is stdout's.
 #[derive(Debug)]
 pub struct Screen {
     format: Format,
@@ -53,6 +55,7 @@ impl Screen {
         if self.color { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }
 
+    /// Nothing with `--json`: the directory stands in the closing document.
     pub fn head(&self, dir: &Path) {
         if self.style == Style::Json {
             return;
@@ -62,6 +65,8 @@ impl Screen {
     }
 
     /// Runs one step and tells its end. Times are kept for the report.
+    ///
+    /// Steps do not run side by side. A failed one is marked and its time kept; the error is told by the caller.
     pub async fn step<T>(
         &mut self,
         name: &'static str,
@@ -90,6 +95,8 @@ impl Screen {
     }
 
     /// The closing report.
+    ///
+    /// Reached only when everything was equal.
     pub fn report(&self, dir: &Path, input: &Path, outcome: &Outcome) -> Result<(), Error> {
         let total = self.started.elapsed().as_secs_f64();
         let pushed = &outcome.pushed;
@@ -159,6 +166,8 @@ impl Screen {
     }
 
     /// The four steps that took longest, in their order.
+    ///
+    /// Of steps that took equally long the earlier ones.
     fn longest(&self) -> String {
         let mut times: Vec<f64> = self.steps.iter().map(|(_, took)| *took).collect();
         times.sort_by(f64::total_cmp);

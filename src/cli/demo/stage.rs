@@ -1,6 +1,9 @@
 //! The small scheduler: declares a job, leases the node, has the inputs staged, runs the job, brings the outputs home.
 //!
 //! It does what any scheduler would do over the same HTTP calls, with a `scheduler` token; links are the team's.
+//!
+//! Steps are methods in the order of the journey. Each gives a line to show and the value that the next one needs; the
+//! first that fails ends the demonstration, with its step's name.
 
 use super::children::own_executable;
 use super::compare::{self, Compared};
@@ -35,6 +38,7 @@ const RESULTS: &str = "demo/results";
 /// How often the state is looked at while a callback is waited for.
 const LOOK: Duration = Duration::from_millis(300);
 
+/// `api` bears the `scheduler` token, `team` the team's: what each role may do is thereby shown too.
 #[derive(Debug)]
 pub struct Scheduler {
     pub api: Api,
@@ -49,6 +53,7 @@ pub struct Staged {
     pub path: PathBuf,
 }
 
+/// The text for people, and the result.
 type Step<T> = Result<(String, T), Error>;
 
 fn failed(step: &'static str, why: impl Into<String>) -> Error {
@@ -56,6 +61,7 @@ fn failed(step: &'static str, why: impl Into<String>) -> Error {
 }
 
 impl Scheduler {
+    /// The receiver is told the callback's secret, which is answered this once.
     pub async fn submit(&self, receiver: &mut Receiver, pushed: &PushReport) -> Step<Job> {
         let reference = pushed.reference.clone().ok_or_else(|| failed("job", "the push made no version"))?;
         let spec = JobSpec {
@@ -98,6 +104,8 @@ impl Scheduler {
     }
 
     /// Asks for the inputs on the node and waits for the callback that they are ready.
+    ///
+    /// Ready is believed by the callback alone; the looks meanwhile are for the gauge, and to notice a failure.
     pub async fn stage(&self, job: &Job, receiver: &mut Receiver, gauge: Gauge) -> Step<Staged> {
         let request = RequestStaging { job: job.id.clone(), node: Some(NODE.to_owned()), ready_by: None };
         let asked: Staging = self.api.post("/v1/stagings", &request).await?;
@@ -130,6 +138,8 @@ impl Scheduler {
     }
 
     /// Proves the receipt that came with the callback and keeps it.
+    ///
+    /// Also that it speaks of this staging and this node: a receipt that holds may be another one's.
     pub async fn check_receipt(&self, staged: &Staged, to: &Path) -> Step<()> {
         let document = staged.staging.receipt.clone().ok_or_else(|| failed("receipt", "there is none"))?;
         let text = document.to_string();
@@ -163,6 +173,8 @@ impl Scheduler {
     }
 
     /// Runs a process over the staged files, and keeps a copy of what it wrote.
+    ///
+    /// As a process of its own, so that nothing of ours helps it to the files.
     pub async fn run_job(&self, staged: &Staged, keep: &Path) -> Step<()> {
         let out = staged.path.join("out");
         let mut command = own_executable()?;
@@ -264,6 +276,7 @@ async fn next_event(receiver: &mut Receiver, cancel: &CancellationToken) -> Resu
     }
 }
 
+/// Streams to the file, not synced: it is compared at once.
 async fn download(api: &Api, url: &str, to: &Path) -> Result<(), Error> {
     let mut stream = api.get_stream(Target::Signed(url), None).await?;
     let mut file = tokio::fs::File::create(to).await.map_err(Error::local(to))?;

@@ -313,7 +313,7 @@ impl Body for Outgoing {
 
 /// An answer's body that fails when nothing comes for too long while somebody waits for it.
 ///
-/// A reader of ours that is slow is not the store's silence: the timer runs only while a poll waits.
+/// A reader of ours that is slow is not the store's silence: the timer starts when a poll finds nothing.
 struct Incoming {
     body: reqwest::Body,
     stall: Duration,
