@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use url::Url;
 
 /// Reads a comma-separated list of base URLs (`DRAY_URL`).
+/// The order is the order of fail-over. Credentials in a URL are refused, because URLs are shown and logged.
 pub fn parse_urls(list: &str) -> Result<Vec<Url>, Error> {
     let mut urls = Vec::new();
     for text in list.split(',').map(str::trim).filter(|text| !text.is_empty()) {
@@ -61,6 +62,7 @@ pub(super) fn origin(url: &Url) -> String {
 }
 
 /// `path` (with its query) beneath a base URL that may have a path of its own.
+/// `path` begins with `/`, as [`route`] makes it or as the service hands it out in a grant.
 pub(super) fn join(base: &Url, path: &str) -> Result<Url, Error> {
     let text = format!("{}{}{path}", origin(base), base.path().trim_end_matches('/'));
     Url::parse(&text).map_err(|_| Error::BadUrl { url: origin(base), why: "a path cannot be joined to it" })

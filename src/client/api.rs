@@ -3,6 +3,8 @@
 //! The token goes to the configured base URLs only, never to a signed URL, and redirects are not followed. Every POST
 //! carries an `Idempotency-Key` that stays the same over its retries, so a lost answer never makes a thing twice. There is
 //! no total timeout: a call fails when nothing moves. Bodies in and out are in [`super::transfer`].
+//!
+//! One call is a loop of attempts, see `retry`. Who calls sees the last failure only; the log has the others.
 
 use super::address::{join, origin};
 pub use super::address::{parse_urls, route};
@@ -26,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 use url::Url;
 
 /// Largest JSON answer that is read.
+/// More is refused for good: a page of a listing is far smaller.
 const MAX_JSON: usize = 64 << 20;
 /// Largest error body that is read.
 const MAX_PROBLEM: usize = 256 << 10;
@@ -33,6 +36,7 @@ const MAX_PROBLEM: usize = 256 << 10;
 /// How the client waits and gives up.
 #[derive(Debug, Clone)]
 pub struct Options {
+    /// Until a connection stands, of one attempt.
     pub connect_timeout: Duration,
     /// No byte moved for this long: the attempt is dropped and made again.
     pub stall_timeout: Duration,

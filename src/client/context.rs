@@ -2,6 +2,9 @@
 //!
 //! One [`Context`] serves many transfers. Every error has a stable code, says what to do next and belongs to an exit class;
 //! failures of calls pass through as [`super::Error`].
+//!
+//! Which type to return: a single call of the service fails with [`super::Error`]; what also touches local files or judges stored
+//! bytes fails with [`TransferError`]. Only [`TransferError::Broken`] is a bug; everything else is a fact about the world.
 
 use super::api::Api;
 use super::error::{Error, Exit};
@@ -17,17 +20,22 @@ use tokio_util::sync::CancellationToken;
 
 /// The outside of a transfer. Cancel the token to stop: no new work begins, what is under way ends or is dropped within
 /// seconds, and the transfer ends with [`Error::Interrupted`]; everything acknowledged stays for the next run.
+///
+/// Cheap to clone. `api` should be one that the same token cancels ([`Api::cancelled_by`]); calls made through another go on to
+/// their own end, or until their future is dropped.
 #[derive(Debug, Clone)]
 pub struct Context {
     pub api: Api,
     pub clock: Arc<dyn Clock>,
     pub ids: Arc<dyn Ids>,
+    /// Shown the progress, and at the end told the warnings that also stand in the report.
     pub reporter: Arc<dyn Reporter>,
     pub cancel: CancellationToken,
 }
 
 impl Context {
     /// An error when the caller has cancelled.
+    /// Asked before work that would otherwise begin although nobody wants it any more.
     pub(crate) fn check(&self) -> Result<(), TransferError> {
         if self.cancel.is_cancelled() {
             return Err(Error::Interrupted.into());
@@ -36,6 +44,7 @@ impl Context {
     }
 
     /// Runs `work` while the reporter is shown `meter`, at once and about four times a second, and once at the end.
+    /// The work is polled in this same future, so a reporter that blocks holds the transfer up. Dropping the future drops the work.
     pub(crate) async fn watch<T>(&self, meter: &Meter, work: impl Future<Output = T>) -> T {
         tokio::pin!(work);
         let mut tick = tokio::time::interval(Meter::TICK);
@@ -53,9 +62,15 @@ impl Context {
 }
 
 /// Why a transfer did not happen, or not wholly.
+///
+/// `SomeFailed` and `Broken` aside, the variants fall into four groups, told apart by whose move is next: what
+/// the caller named (paths, patterns, DEST) is wrong; this
+/// machine lacks room or rights; stored data is damaged (`BadVersion`, `DigestMismatch`, `BadPack`) and is healed by a push of the same
+/// files; the service refused or could not be reached (`Api`, `Commit`, `PacksVanish`). [`hint`](Self::hint) says it for each.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransferError {
+    /// A call failed. Its code, hint and exit class are passed through unchanged.
     #[error(transparent)]
     Api(#[from] Error),
     /// A path to push that cannot be used at all.
@@ -65,10 +80,13 @@ pub enum TransferError {
         #[source]
         source: io::Error,
     },
+    /// Several roots go by base name, and two of them collide. Nothing was sent.
     #[error("two paths have the same base name `{name}`, and a version can hold only one of them")]
     EqualNames { name: String },
+    /// A root that no base name can be made of: `/`, or a name that no tree can hold.
     #[error("`{}` has no name of its own", path.display())]
     NoName { path: PathBuf },
+    /// Of `exclude` or `include`, found before anything is walked. A bad line in a `.drayignore` is a warning instead.
     #[error("`{pattern}` is not a usable pattern")]
     BadPattern { pattern: String },
     /// A local file the transfer needs: spool, cache, DEST.
@@ -78,6 +96,7 @@ pub enum TransferError {
         #[source]
         source: io::Error,
     },
+    /// Bytes, both. `needed` is an estimate before a pull began, and only a lower bound where the disk filled up on the way.
     #[error("not enough space at `{}`: {needed} bytes needed, {free} free", path.display())]
     NoSpace { path: PathBuf, needed: u64, free: u64 },
     /// With `--all-or-nothing`.
@@ -92,6 +111,7 @@ pub enum TransferError {
     /// A tree or layout that does not fit its digest, its own rules, or the other one.
     #[error("the {what} of `{reference}` is damaged: {why}")]
     BadVersion { reference: String, what: &'static str, why: String },
+    /// Said only after the whole tree was read and proven.
     #[error("`{reference}` holds no `{path}`")]
     NoPath { reference: String, path: String },
     /// Files at DEST that no pull wrote and that differ.
@@ -100,6 +120,7 @@ pub enum TransferError {
     /// Something at DEST that is in the way of a directory or file and is never removed by a pull.
     #[error("`{path}` is in the way: {why}")]
     InTheWay { path: String, why: &'static str },
+    /// Refused before anything is written. `paths` has the first few of `count`.
     #[error("{count} symlinks point out of the tree: `{}`", paths.join("`, `"))]
     OutsideLinks { count: u64, paths: Vec<String> },
     /// Bytes that are not what the tree says. `pack` names the pack with the wrong chunk where it could be found.
@@ -114,6 +135,7 @@ pub enum TransferError {
 }
 
 impl TransferError {
+    /// Stable, part of the outside face: scripts match on it. The service's own where it refused.
     pub fn code(&self) -> &str {
         match self {
             Self::Api(error) => error.code(),
@@ -186,6 +208,7 @@ impl TransferError {
     }
 
     /// Facts for programs.
+    /// The keys are as stable as the code; absent where the code says it all.
     pub fn data(&self) -> Option<serde_json::Value> {
         match self {
             Self::Api(error) => error.problem().and_then(|problem| problem.data.clone()),
@@ -205,6 +228,7 @@ impl TransferError {
         }
     }
 
+    /// Only of calls: local failures have left no trace in the service's log.
     pub fn request_id(&self) -> Option<&str> {
         match self {
             Self::Api(error) => error.request_id(),
@@ -213,6 +237,7 @@ impl TransferError {
         }
     }
 
+    /// `Partial` only for items that failed while all else went well; damage and refusals are `Failed`.
     pub fn exit(&self) -> Exit {
         match self {
             Self::Api(error) => error.exit(),
@@ -221,6 +246,7 @@ impl TransferError {
         }
     }
 
+    /// For `map_err`: names the file that an I/O fault is about, which `io::Error` does not.
     pub(crate) fn local(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::Local { path, source }

@@ -4,6 +4,8 @@ use serde::{Serialize, de::DeserializeOwned};
 use std::sync::{Mutex, PoisonError};
 
 /// Takes an answer's JSON.
+/// Called at most once an attempt, with the whole body; an empty body comes as `null`. An error makes the attempt fail, and a later
+/// attempt may call again: what was taken before is replaced.
 pub(super) trait Decode: Send + Sync {
     fn take(&self, body: &[u8]) -> serde_json::Result<()>;
 }
@@ -32,6 +34,7 @@ impl<T: DeserializeOwned + Send> Decode for Decoded<T> {
     }
 }
 
+/// Encoded once for all attempts, so that a retry sends the same bytes under the same `Idempotency-Key`.
 pub(super) fn encode<B: Serialize + ?Sized>(body: &B) -> Vec<u8> {
     serde_json::to_vec(body).expect("wire types hold only strings, numbers and string-keyed maps")
 }

@@ -2,6 +2,9 @@
 //!
 //! The documents stay compressed on disk. Their digests are checked when they were read to their ends, by who reads them; sizes
 //! are checked against the format's limits on the way, so that neither the disk nor the memory follows a lie.
+//!
+//! Why files and not memory: a tree may take 8 GiB of text, and a push or pull walks it several times (to prove it, to select, to plan).
+//! Unlinked at once, so that a killed process leaves nothing behind.
 
 use super::Context;
 use super::context::TransferError;
@@ -21,6 +24,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// An uncompressed document, read from its temporary file.
+/// Memory: two buffers and a window of zstd, which is bounded by the format; a frame that asks for more is an error.
 pub(super) struct Text(BufReader<zstd::Decoder<'static, BufReader<Cursor>>>);
 
 impl Read for Text {
@@ -45,7 +49,7 @@ impl fmt::Debug for Text {
     }
 }
 
-/// Both documents of one version.
+/// Both documents of one version, compressed. Cheap to clone: the files are shared, and every reader has a position of its own.
 #[derive(Debug, Clone)]
 pub(super) struct Fetched {
     pub tree: Arc<File>,
@@ -77,6 +81,7 @@ pub(super) fn text(file: &Arc<File>) -> io::Result<Text> {
 
 impl Fetched {
     /// Both streams from their beginnings, joined.
+    /// May be called any number of times, at once too. What comes out is proven only when it was walked to its end, see [`Merged`].
     pub fn open(&self) -> Result<Merged<Text, Text>, Error> {
         let tree = text(&self.tree).map_err(|error| Error::Tree(crate::content::tree::Error::Io(error)))?;
         let layout = text(&self.layout).map_err(|error| Error::Layout(crate::content::layout::Error::Io(error)))?;
@@ -84,6 +89,8 @@ impl Fetched {
     }
 
     /// Proves that the tree is the version's, before anything in it is followed.
+    /// One pass over the text; blocks. The layout has no such proof here: each of its lines is held against the
+    /// tree's entry by [`Merged`], and the bytes that it leads to against the tree's digests.
     pub fn prove_tree(&self, version: &Version) -> Result<(), TransferError> {
         let bad = |why: String| TransferError::BadVersion { reference: version.reference.clone(), what: "tree", why };
         let mut hasher = Hasher::new();
@@ -107,6 +114,7 @@ impl Fetched {
 }
 
 /// An unlinked temporary file.
+/// In `dir`, else in the system's place for temporary files. It has no name, so it is gone with its last handle.
 pub(super) fn temporary(dir: Option<&Path>) -> Result<File, TransferError> {
     let made = match dir {
         Some(dir) => tempfile::tempfile_in(dir),
@@ -116,6 +124,8 @@ pub(super) fn temporary(dir: Option<&Path>) -> Result<File, TransferError> {
 }
 
 /// Fetches both documents.
+/// At the same time. [`TransferError::BadVersion`] where one is longer, compressed, than the format allows
+/// uncompressed.
 pub(super) async fn fetch_tree_and_layout(
     context: &Context,
     version: &Version,

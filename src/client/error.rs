@@ -2,12 +2,16 @@
 //!
 //! Every error answers four questions: what is so (`Display`), which stable code it has, what to do next (`hint`) and which
 //! exit class it belongs to. Texts never hold a token or the query of a signed URL; a source is never repeated in the text.
+//!
+//! [`Error`] is what is left after all retries: whoever sees it need not try again at once. `Refused` carries the service's own words;
+//! everything else arose between the two machines or on this one.
 
 use crate::api::problem::Problem;
 use std::borrow::Cow;
 use std::path::PathBuf;
 
-/// Exit code of the process that ends with an error.
+/// Exit code of the process that ends with an error. Part of the outside face: as a rule 4 says that a repeat
+/// may help, 1 that something has to change first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
     /// Refused or failed: 1.
@@ -35,7 +39,7 @@ impl Exit {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The service understood and said no (or said that it cannot now).
+    /// The service understood and said no (or said that it cannot now): an RFC 9457 problem. Boxed, so that a `Result` stays small.
     #[error("{}", .0.detail)]
     Refused(Box<Problem>),
     /// No connection to any base URL within the patience of the client; nothing was sent in the last attempt.
@@ -58,9 +62,11 @@ pub enum Error {
     #[error("no byte moved to or from `{origin}` for {seconds} s")]
     Stalled { origin: String, request_id: String, seconds: u64 },
     /// The other side does not speak our protocol: a proxy's page, a redirect, a cut or malformed document.
+    /// Tried again only where a second answer may differ.
     #[error("`{origin}` answered with {what}")]
     Protocol { origin: String, request_id: String, what: String },
-    /// A signed URL of a grant is not honoured (any more): ask for a new one.
+    /// A signed URL is not honoured (any more): ask for a new grant. 404 may also mean that the store has lost the object, and the
+    /// next request for a grant should say so (`missing`).
     #[error("the signed URL at `{origin}` was refused with status {status}")]
     UrlRefused { origin: String, status: u16 },
     /// Cancelled by the user or the role's shutdown. What was acknowledged before stays.
@@ -83,6 +89,7 @@ pub enum Error {
 
 impl Error {
     /// Stable code, the service's own when it refused.
+    /// Part of the outside face: a code is never given another meaning.
     pub fn code(&self) -> &str {
         match self {
             Self::Refused(problem) => &problem.code,
@@ -149,6 +156,7 @@ impl Error {
         }
     }
 
+    /// A refusal belongs to the network's class only by the statuses that ask to come again (429, 502, 503, 504); a 500 is a fault to report.
     pub fn exit(&self) -> Exit {
         match self {
             Self::Refused(problem) => match problem.status {
@@ -171,6 +179,7 @@ impl Error {
     }
 
     /// Whether the service refused with this code.
+    /// False for every failure that is no refusal, whatever its own code.
     pub fn is(&self, code: &str) -> bool {
         self.problem().is_some_and(|problem| problem.code == code)
     }

@@ -67,15 +67,21 @@ pub struct Snapshot {
     /// Logical bytes that did not have to travel.
     pub reused_bytes: u64,
     pub failed: u64,
-    /// Seconds since anything of the above moved.
+    /// Whole seconds since the phase, the files, the total of files, the failed or the network's bytes last moved, as far as snapshots saw.
     pub stalled_for: u64,
+    /// Since the transfer began.
     pub seconds: f64,
 }
 
-/// Is shown the state of a transfer: at once at every change of phase, else about four times a second.
+/// Is shown the state of a transfer: at its begin, about four times a second, and once at its end, be it an error.
+///
+/// Called from the future that runs the transfer, one call at a time: what blocks here blocks the transfer. A phase shorter than a
+/// tick may never be seen.
 pub trait Reporter: Send + Sync + Debug {
+    /// Counters never fall, save where another attempt begins (packs or the layout were lost meanwhile): `files`, `bytes`,
+    /// `reused_bytes` and `failed` start at 0 then.
     fn show(&self, now: &Snapshot);
-    /// Something a person should know now; also found in the report at the end.
+    /// Something a person should know; also found in the report. Called at the end of a transfer that went well.
     fn warn(&self, text: &str);
 }
 
@@ -89,6 +95,7 @@ impl Reporter for Silent {
 }
 
 /// The counters behind [`Snapshot`].
+/// Shared by all threads of one transfer. Counters are independent of each other: a snapshot may see a file counted and its bytes not yet.
 #[derive(Debug)]
 pub struct Meter {
     started: Instant,
@@ -128,6 +135,7 @@ impl Meter {
     /// How often a reporter is shown the state.
     pub const TICK: Duration = Duration::from_millis(250);
 
+    /// Shown with the next tick.
     pub fn enter(&self, phase: Phase) {
         self.phase.store(phase as u8, Ordering::Relaxed);
     }

@@ -9,6 +9,9 @@
 //! ```
 //!
 //! Rates are bytes a second with `k`, `M`, `G` (powers of 1,000) or `Ki`, `Mi`, `Gi`. Times are the machine's local time.
+//!
+//! The rate is looked up anew for each slice, so a timetable takes effect in the middle of a transfer too. There is no burst: time in
+//! which nothing was sent is not saved up.
 
 use super::transfer::Pace;
 use crate::clock::Clock;
@@ -34,6 +37,7 @@ pub struct Timetable {
     rules: Vec<Rule>,
 }
 
+/// A rule never crosses midnight: a night is two rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Rule {
     /// Bit 0 is Monday.
@@ -46,6 +50,7 @@ struct Rule {
 }
 
 /// A rate or timetable that cannot be read.
+/// `line` counts from 1; 0 where the text as a whole holds no rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: `{text}` is not a rule: {why}")]
 pub struct BadRule {
@@ -54,7 +59,7 @@ pub struct BadRule {
     pub why: &'static str,
 }
 
-/// Reads `20M`, `512Ki`, `1500000`, `none`, `off`.
+/// Reads `20M`, `512Ki`, `1500000`, `none` (`u64::MAX`), `off` (0), in bytes a second. A written 0 is refused, since `off` says it.
 pub fn parse_rate(text: &str) -> Option<u64> {
     match text {
         "none" => return Some(u64::MAX),
@@ -112,6 +117,7 @@ impl Rule {
     }
 }
 
+/// Ranges wrap around the week: `sat-mon` is three days.
 fn parse_days(text: &str) -> Result<u8, &'static str> {
     const DAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
     let day =
@@ -134,6 +140,7 @@ fn parse_days(text: &str) -> Result<u8, &'static str> {
     Ok(days)
 }
 
+/// `24:00` is allowed as an end.
 fn parse_span(text: &str) -> Result<(u16, u16), &'static str> {
     let minute = |text: &str| -> Option<u16> {
         let (hours, minutes) = text.split_once(':')?;
@@ -186,6 +193,8 @@ impl Bucket {
 }
 
 impl Pace for Bucket {
+    /// Due times are given out in the order in which the futures are first awaited; one that is dropped later has used up its share all
+    /// the same.
     fn grant(&self, bytes: usize) -> BoxFuture<'static, ()> {
         let (limit, clock, free_at) = (self.limit.clone(), Arc::clone(&self.clock), Arc::clone(&self.free_at));
         async move {

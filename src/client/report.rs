@@ -2,6 +2,8 @@
 //!
 //! Plain values: nothing here knows how they come about. Lists are bounded, with counts beside them; paths are escaped for
 //! people and logs, and given whole in base64 where they are not UTF-8.
+//!
+//! The field names are the `--json` face of the command line and may only be added to.
 
 use crate::content::path::escaped;
 use serde::Serialize;
@@ -14,6 +16,7 @@ pub struct Item {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path_b64: Option<String>,
     /// A stable word, for example `fifo`, `permission_denied`, `changed`, `vanished`.
+    /// `errno_N` for a fault of the file system that has no word here. `verify` of a stored version says in words what is damaged.
     pub reason: String,
 }
 
@@ -26,6 +29,8 @@ impl Item {
 }
 
 /// The `push` document of the command line, field for field.
+///
+/// Counts are of what is in the tree, whether or not it had to be sent; `sent_bytes`, `stored_bytes` and `reused_bytes` are of this run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct PushReport {
     /// `warehouse/aisle-cams@v3`; absent after a dry run.
@@ -37,11 +42,13 @@ pub struct PushReport {
     pub version_id: Option<String>,
     /// Tree digest.
     pub digest: String,
+    /// Regular files, further names of hard links included.
     pub files: u64,
     pub dirs: u64,
     pub symlinks: u64,
-    /// Logical bytes of the tree.
+    /// Logical bytes of the tree; each group of hard links once.
     pub bytes: u64,
+    /// Chunks that the layout's lines name, repeats counted.
     pub chunks: u64,
     /// Request body bytes of packs, tree and layout, retries included.
     pub sent_bytes: u64,
@@ -52,7 +59,9 @@ pub struct PushReport {
     /// At most [`PushReport::MAX_ITEMS`]; the counts say how many there were.
     pub skipped: Vec<Item>,
     pub failed: Vec<Item>,
+    /// Some item failed, so the version lacks it; marked so in the service too. Skipped items do not count.
     pub incomplete: bool,
+    /// Wall time of the whole push, waiting for the commit included.
     pub seconds: f64,
     pub skipped_count: u64,
     pub failed_count: u64,

@@ -3,6 +3,12 @@
 //! Patience is spent by pauses and by attempts that ended without result, each attempt counted for the stall time at most:
 //! a pack that takes ten minutes on a slow line and is cut at its end costs no more patience than a refused connection.
 //! Success costs nothing. Every wait has jitter, and a `Retry-After` is honoured where it is longer.
+//!
+//! ```text
+//! attempt fails -> Never      -> give up
+//!               -> Elsewhere  -> next base URL at once, until each had its turn; then as Again
+//!               -> Again      -> pause 0.2 s, doubled up to 10 s (jitter) -> patience left? -> attempt
+//! ```
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,9 +16,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Most attempts of one call, whatever the patience.
+/// With one base URL that is about ten minutes of pauses.
 const MAX_ATTEMPTS: u32 = 60;
 
 /// What a failed attempt says about the next one.
+/// Made where the failure is seen, since only there the status and the headers are at hand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
     /// The same answer would come again.
@@ -37,6 +45,7 @@ pub(super) struct Attempts {
 }
 
 impl Attempts {
+    /// `bases` is the number of places to try in turn; 1 makes [`Next::Elsewhere`] the same as [`Next::Again`].
     pub fn new(patience: Duration, stall: Duration, bases: usize) -> Self {
         Self {
             backoff: ExponentialBuilder::new()
@@ -55,7 +64,9 @@ impl Attempts {
         }
     }
 
-    /// Books a failed attempt. `Some(pause)` = try again after it; `None` = give up.
+    /// Books a failed attempt. `Some(pause)` = try again after it; `None` = give up, the last error stands.
+    ///
+    /// A pause that would overdraw the patience is not begun: better to say now what is wrong than after a wait that is in vain.
     pub fn failed(&mut self, took: Duration, next: Next) -> Option<Duration> {
         self.made += 1;
         self.spent += took.min(self.stall);
@@ -92,11 +103,13 @@ impl Progress {
         Self { start: Instant::now(), last_ms: AtomicU64::new(0), held: AtomicU64::new(0) }
     }
 
+    /// A byte moved. Never goes back, so ticks may come from several tasks.
     pub fn tick(&self) {
         let now = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.last_ms.fetch_max(now, Ordering::Relaxed);
     }
 
+    /// The body waits for our own rate; to be followed by [`release`](Self::release), which counts as a movement.
     pub fn hold(&self) {
         self.held.store(1, Ordering::Relaxed);
     }
@@ -112,6 +125,8 @@ impl Progress {
     }
 
     /// Resolves once nothing moved for `limit`.
+    /// Never while held. For a `select!` beside the transfer: it sleeps until the limit can be reached at the earliest, so it costs next to
+    /// nothing while bytes move.
     pub async fn stalled(&self, limit: Duration) {
         loop {
             let last = self.start + Duration::from_millis(self.last_ms.load(Ordering::Relaxed));

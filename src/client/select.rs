@@ -2,6 +2,12 @@
 //!
 //! A selection is a walk over the version's documents that leaves things out; it can be walked as often as needed. A file as
 //! root is put *at* DEST, so its entry takes DEST's name.
+//!
+//! ```text
+//! PATH given, a directory   entries below it, relative to it          include, exclude, shard apply
+//! PATH given, a file        that file alone, under DEST's name        they do not
+//! no PATH                   the whole tree                            they apply
+//! ```
 
 use super::context::TransferError;
 use super::download::Fetched;
@@ -28,14 +34,17 @@ type Keep = Box<dyn Fn(&RelPath) -> bool + Send + Sync>;
 #[derive(Debug, Clone, Default)]
 pub struct Select {
     /// This file or subtree, put *at* DEST.
+    /// [`TransferError::NoPath`] where the version has nothing there.
     pub path: Option<RelPath>,
     /// Of the entries of the selected directory, those that a [`Rule`] of these picks; a single file is taken as it is.
     pub include: Vec<String>,
     pub exclude: Vec<String>,
+    /// Dealt after `include` and `exclude`, over what they leave, by the rule that stagings use too.
     pub shard: Option<Shard>,
 }
 
 /// The chosen part.
+/// Holds the version's documents, not its entries; cheap to clone. Every walk gives the same pairs in the same order.
 #[derive(Clone)]
 pub(super) struct Chosen {
     version: Version,
@@ -78,6 +87,7 @@ impl Chosen {
     }
 
     /// The directory that the entries lie in when they are put at `dest`.
+    /// For a single file the one above DEST; `.` where DEST is a bare name.
     pub fn directory(&self, dest: &Path) -> PathBuf {
         match self.is_file {
             true => dest.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned(),
@@ -86,6 +96,7 @@ impl Chosen {
     }
 
     /// The same, a single file under `dest`'s name.
+    /// To be said before the walk; without effect on a directory.
     pub fn named_at(mut self, dest: &Path) -> Self {
         if self.is_file {
             self.rename = dest.file_name().and_then(|name| RelPath::parse(name.as_bytes()).ok());
@@ -94,6 +105,7 @@ impl Chosen {
     }
 
     /// The chosen entries with their lines, in tree order.
+    /// They hold together like those of a whole version: parents first, hard links only to what is chosen. Blocks on the temporary files.
     pub fn pairs(&self) -> Result<Box<dyn Iterator<Item = Result<Pair, Error>> + Send + '_>, TransferError> {
         let all = self.all()?;
         let Some(selection) = &self.selection else { return Ok(Box::new(all)) };
@@ -110,6 +122,7 @@ impl Chosen {
     }
 
     /// An error when a chosen symlink points out of the tree.
+    /// One more walk, before anything is written. Lexical, see [`symlink_escapes`].
     pub fn refuse_outside_links(&self) -> Result<(), TransferError> {
         let (mut count, mut paths) = (0, Vec::new());
         for pair in self.pairs()? {
@@ -127,6 +140,7 @@ impl Chosen {
     }
 
     /// The tree digest of exactly what was chosen.
+    /// That of the version where all is chosen; else one more walk. A pull reports it as `selected_digest`.
     pub fn digest(&self) -> Result<Digest, TransferError> {
         if self.selection.is_none() {
             return self.version.digest.parse().map_err(|_| self.broken("its digest is none"));
@@ -140,6 +154,7 @@ impl Chosen {
         Ok(writer.finish().map_err(|error| self.broken(&error.to_string()))?.0)
     }
 
+    /// A shard is dealt by the weights of all files, so they are walked once before anything can be selected.
     fn weighed(&self, rule: Rule, shard: Shard, root: Option<&RelPath>) -> Result<Rule, TransferError> {
         let files = self.all()?.filter_map(|pair| match pair {
             Ok((entry, _)) => {
@@ -158,6 +173,7 @@ impl Chosen {
         self.fetched.open().map_err(|error| self.bad(&error))
     }
 
+    /// Reads no further than tree order requires. A symlink counts as a file: it is put at DEST, not followed.
     fn root_is_file(&self, root: &RelPath) -> Result<bool, TransferError> {
         for pair in self.all()? {
             let (entry, _) = pair.map_err(|error| self.bad(&error))?;

@@ -10,6 +10,9 @@
 //! a push faster: a missing, foreign or damaged cache means reading files again. It is replaced in one piece, by rename.
 //! An entry counts only when size, both times, inode and device are equal and both times are older than the cache by
 //! [`SAFE`]: a file written in the same tick as it was read could change again without a trace.
+//!
+//! Integers are little-endian. A pull keeps its record of what it wrote in the same form, and asks it [`Reader::wrote`] besides.
+//! Two processes with the same roots may write at once: each has a temporary file of its own, and the last rename stands.
 
 use super::walk::Stamp;
 use crate::content::crc::Crc32;
@@ -25,13 +28,15 @@ use tempfile::NamedTempFile;
 
 const MAGIC: &[u8; 9] = b"DRAYSTAT\x01";
 /// Seconds that a file's times must lie before the cache's.
+/// The coarsest clock of a file system (FAT) goes by two.
 const SAFE: i64 = 2;
-/// Entries are written in blocks of about this size.
+/// Entries are written in blocks of about this size: a block ends with the entry that fills it, so none reaches twice as much.
 const BLOCK: usize = 64 << 10;
 /// Fixed bytes of an entry.
 const FIXED: usize = 2 + 8 + 8 + 8 + 12 + 12 + 32;
 
-/// Where the cache of these roots lies.
+/// Where the cache of these roots lies. `scope` names the service: the same roots pushed to another have another cache. Roots count by
+/// their canonical paths, in the order given.
 pub(super) fn path(dir: &Path, scope: &str, dataset: &str, roots: &[PathBuf]) -> PathBuf {
     let mut hasher = Hasher::new();
     let mut add = |bytes: &[u8]| {
@@ -53,10 +58,12 @@ pub(super) struct Reader {
     file: Option<BufReader<File>>,
     /// Files changed at or after this are read again.
     limit: Time,
+    /// The block at hand, checked, and how far it was read.
     block: Vec<u8>,
     at: usize,
     /// The entry not passed yet.
     head: Option<(RelPath, Stamp, Digest)>,
+    /// Set once, at the first fault; nothing is found after that.
     damaged: Option<PathBuf>,
     path: PathBuf,
 }
@@ -67,7 +74,8 @@ impl Reader {
         Self::default()
     }
 
-    /// Opens a cache; one that is not there finds nothing.
+    /// Opens a cache; one that is not there finds nothing, and one that is no cache or of another version finds nothing with a
+    /// [`warning`](Self::warning). Never an error: the files are read instead.
     pub fn open(path: &Path) -> Self {
         let mut reader = Self { path: path.to_owned(), ..Self::default() };
         let Ok(file) = File::open(path) else { return reader };
@@ -84,7 +92,9 @@ impl Reader {
         reader
     }
 
-    /// The digest of an unchanged file. Paths must be asked for in tree order.
+    /// The digest of an unchanged file. Paths must be asked for in tree order; what was passed is not found any more.
+    ///
+    /// `None` for every doubt: no entry, another stamp, or times too near the cache's own for the stamp to tell.
     pub fn find(&mut self, path: &RelPath, stamp: &Stamp) -> Option<Digest> {
         loop {
             if self.head.is_none() {
@@ -133,6 +143,7 @@ impl Reader {
         Some((path, stamp, digest))
     }
 
+    /// A cache is believed up to its first damaged block: every block has a crc32 of its own.
     fn give_up(&mut self) -> Option<(RelPath, Stamp, Digest)> {
         self.file = None;
         self.block.clear();
@@ -160,7 +171,7 @@ impl Reader {
     }
 }
 
-/// Writes the next cache; nothing is replaced before [`Writer::finish`].
+/// Writes the next cache; nothing is replaced before [`Writer::finish`]. Dropped without it, the temporary file is removed.
 #[derive(Debug)]
 pub(super) struct Writer {
     out: BufWriter<NamedTempFile>,
@@ -169,7 +180,8 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// `now` is the time before the first file is read.
+    /// `now` is the time before the first file is read: an entry counts later only where its file was older than that by [`SAFE`], so a
+    /// change during the reading can never be missed. Makes the directories above.
     pub fn create(path: PathBuf, now: jiff::Timestamp) -> io::Result<Self> {
         let dir = path.parent().unwrap_or(Path::new("."));
         std::fs::create_dir_all(dir)?;
@@ -197,7 +209,8 @@ impl Writer {
         if block.len() >= BLOCK { self.flush() } else { Ok(()) }
     }
 
-    /// Puts the cache in place.
+    /// Puts the cache in place, in one piece. Not synced: after a loss of power an old, a whole or a damaged cache may be there, and each
+    /// is safe.
     pub fn finish(mut self) -> io::Result<()> {
         if !self.block.is_empty() {
             self.flush()?;

@@ -2,6 +2,9 @@
 //!
 //! Trees and layouts are read as streams and proven by their digests at the end; a file's chunks are proven one by one before
 //! they are given out, and the whole file when its last byte is. Memory: a window of zstd, one index, one chunk.
+//!
+//! For what is shown or compared (`ls`, `cat`, `diff`) rather than put at DEST; a pull has a pipeline of its own. Reads go one after the
+//! other, since nobody waits for gigabytes here.
 
 use super::api::{Api, route};
 use super::context::TransferError;
@@ -25,7 +28,7 @@ pub type Text = BufReader<zstd::stream::read::Decoder<'static, BufReader<Blockin
 /// Zeros for holes.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// Resolves `DATASET[@V]`.
+/// Resolves `DATASET[@V]`: `v3`, `latest` (also where no version is said) or a prefix of the digest.
 pub async fn resolve(api: &Api, reference: &str) -> Result<Version, Error> {
     api.get(&route(&["v1", "resolve"], &[("ref", reference)])).await
 }
@@ -35,13 +38,14 @@ async fn open(api: &Api, version: &Version, what: &str) -> Result<BlockingRead, 
     Ok(api.get_stream(Target::Service(&path), None).await?.into_read())
 }
 
+/// A frame that asks for a larger window than the format allows is refused, so a stranger's document cannot take memory.
 fn text(stream: BlockingRead) -> io::Result<Text> {
     let mut decoder = zstd::stream::read::Decoder::new(stream)?;
     decoder.window_log_max(MAX_WINDOW.ilog2())?;
     Ok(BufReader::with_capacity(128 << 10, decoder))
 }
 
-/// The entries of one or two trees, for a thread that may block.
+/// A tree whose stream is open, for a thread that may block.
 #[derive(Debug)]
 pub struct TreeSource {
     reference: String,
@@ -50,6 +54,7 @@ pub struct TreeSource {
 }
 
 impl TreeSource {
+    /// Must be called inside a runtime; the stream drives it from the blocking thread.
     pub async fn open(api: &Api, version: &Version) -> Result<Self, Error> {
         let stream = open(api, version, "tree").await?;
         Ok(Self { reference: version.reference.clone(), digest: version.digest.clone(), stream })
@@ -67,6 +72,9 @@ impl TreeSource {
 }
 
 /// Entries in tree order; after the last one the tree's digest is compared with the version's.
+///
+/// What was given out before that is not yet proven: a damaged tree ends with [`TransferError::BadVersion`] after entries that looked
+/// well. Yields nothing after an error.
 pub struct Entries {
     reference: String,
     digest: String,
@@ -102,6 +110,7 @@ impl Iterator for Entries {
     }
 }
 
+/// The text is that of another tree, though each of its lines is well-formed.
 fn wrong_tree(reference: &str, found: Option<String>) -> TransferError {
     let why = format!("its digest is {}", found.as_deref().unwrap_or("unknown"));
     TransferError::BadVersion { reference: reference.to_owned(), what: "tree", why }
@@ -127,11 +136,13 @@ fn network(reference: &str, what: &'static str, source: io::Error) -> TransferEr
 pub struct Found {
     pub entry: Entry,
     /// The packs that `segments` speak of.
+    /// Only those, so that a layout of a million packs is not kept for one file.
     packs: HashMap<u32, PackId>,
     segments: Vec<Segment>,
 }
 
-/// Looks an entry up. Reads tree and layout to their ends, so that the digest proves what is said.
+/// Looks an entry up. Reads tree and layout to their ends, so that the digest proves what is said; once more for a hard link, which is
+/// answered by the first file of its group. [`TransferError::NoPath`] where there is none.
 pub async fn find(api: &Api, version: &Version, path: &RelPath) -> Result<Found, TransferError> {
     let mut wanted = path.clone();
     loop {
@@ -187,7 +198,9 @@ fn locate(entry: Entry, line: Option<Line>, packs: &[PackId]) -> Found {
     Found { entry, packs, segments }
 }
 
-/// Streams the bytes of a regular file to `out`, each chunk proven first. `Break` from `out` ends it early and well.
+/// Streams the bytes of a regular file to `out`, each chunk proven first. `Break` from `out` ends it early and well; the whole file is
+/// proven only where it was read to its end. `found` must come from [`find`] for the same version; what is no regular file is
+/// [`TransferError::Broken`]. `out` blocks the task while it runs.
 pub async fn read_file(
     api: &Api,
     version: &Version,
@@ -238,6 +251,7 @@ fn zeros(mut left: u64, give: &mut impl FnMut(&[u8]) -> ControlFlow<()>) -> Cont
 }
 
 /// The pack at hand: files mostly lie in few packs, one after the other.
+/// One index and one grant are held; a file that goes to and fro between packs fetches them again.
 struct Packs<'a> {
     api: &'a Api,
     version: &'a Version,
@@ -246,6 +260,7 @@ struct Packs<'a> {
 
 impl Packs<'_> {
     /// Gives the chunks of one segment.
+    /// One range request a segment. A chunk is given out only once its length, id and crc32 were right.
     async fn read(
         &mut self,
         pack: PackId,
@@ -308,6 +323,7 @@ impl Packs<'_> {
         }
     }
 
+    /// `missing` tells the service that the store answered 404 for it, so that it looks for itself.
     async fn grant(&self, pack: PackId, missing: &[PackId]) -> Result<Grant, TransferError> {
         let request = GrantRequest {
             version: self.version.id.clone(),

@@ -28,6 +28,8 @@ use url::Url;
 const SLICE: usize = 128 << 10;
 
 /// Holds a body back to a rate. `grant` resolves when `bytes` more may be sent; the wait is not counted as a stall.
+///
+/// Called once a slice, from several bodies of one transfer at once; the future borrows nothing, so it may outlive the call.
 pub trait Pace: Send + Sync + std::fmt::Debug {
     fn grant(&self, bytes: usize) -> BoxFuture<'static, ()>;
 }
@@ -48,7 +50,7 @@ impl std::fmt::Debug for Body {
 }
 
 impl Body {
-    /// `make` gives the same `len` bytes each time.
+    /// `make` gives the same `len` bytes each time: it is called once an attempt, and the length is sent as `Content-Length` beforehand.
     pub fn new(len: u64, make: impl Fn() -> BoxStream<'static, io::Result<Bytes>> + Send + Sync + 'static) -> Self {
         Self { len, make: Arc::new(make) }
     }
@@ -63,7 +65,8 @@ impl Body {
         })
     }
 
-    /// The first `len` bytes of a file, read piece by piece.
+    /// The first `len` bytes of a file, read piece by piece. The file is opened anew for every attempt and must not change meanwhile; one that
+    /// became shorter ends the attempt with an I/O fault.
     pub fn file(path: PathBuf, len: u64) -> Self {
         Self::new(len, move || {
             let path = path.clone();
@@ -116,8 +119,9 @@ pub struct Put<'a> {
     pub path: &'a str,
     pub headers: HeaderMap,
     pub body: Body,
-    /// Counts body bytes handed to the network, retries included.
+    /// Counts body bytes handed to the network, retries included: what travelled, not what arrived.
     pub sent: Arc<AtomicU64>,
+    /// None: as fast as the line takes it.
     pub pace: Option<Arc<dyn Pace>>,
 }
 
@@ -131,7 +135,8 @@ pub enum Target<'a> {
 }
 
 impl Api {
-    /// PUTs a body and decodes the answer (`()` where there is none). Tried again whole, with a fresh body.
+    /// PUTs a body and decodes the answer (`()` where there is none). Tried again whole, with a fresh body: the path must be one where a
+    /// repeat does no harm (packs, trees and layouts are named by their digests).
     pub async fn put_stream<T: DeserializeOwned + Send>(&self, put: Put<'_>) -> Result<T, Error> {
         let decoded = Decoded::new();
         self.call_put(&put, &decoded).await?;
@@ -152,6 +157,8 @@ impl Api {
     }
 
     /// Opens a stream of a body, or of a byte range of it. The returned stream resumes by itself.
+    ///
+    /// Resolves when the head of a good answer has come. A refusal is an error here; so is a page that cannot be the bytes asked for.
     pub async fn get_stream(&self, target: Target<'_>, range: Option<Range<u64>>) -> Result<Download, Error> {
         let place = match target {
             Target::Service(path) => Place::Service(path.to_owned()),
@@ -206,6 +213,7 @@ fn slices(
     })
 }
 
+/// How to ask again: the target, owned.
 #[derive(Debug)]
 enum Place {
     Service(String),
@@ -219,6 +227,7 @@ pub struct Download {
     api: Api,
     place: Place,
     start: u64,
+    /// Exclusive; `None` = to the end of the body, wherever that is.
     end: Option<u64>,
     ranged: bool,
     /// Bytes given to the caller so far.
@@ -226,9 +235,10 @@ pub struct Download {
     /// Bytes to drop: the other side sent all where a range was asked.
     skip: u64,
     open: Option<(Response, Attempt)>,
+    /// Of the first answer that had one. An answer with another is another object, whose bytes must never be joined to these.
     etag: Option<header::HeaderValue>,
     headers: HeaderMap,
-    /// Failures since the last byte.
+    /// Failures since the last byte: a stream that moves at all keeps its whole patience.
     attempts: Option<Attempts>,
 }
 
@@ -238,12 +248,14 @@ impl Download {
         &self.headers
     }
 
-    /// Bytes given so far.
+    /// Bytes given so far, counted from the range's start.
     pub fn position(&self) -> u64 {
         self.got
     }
 
-    /// The next bytes; `None` at the end. After an error the stream is done.
+    /// The next bytes, in order and without gaps over all breaks; `None` at the end. After an error the stream is done.
+    ///
+    /// Nothing is proven here: the reader compares digests.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
         loop {
             if self.end.is_some_and(|end| self.start + self.got >= end) {
@@ -281,7 +293,7 @@ impl Download {
     }
 
     /// A blocking reader, for a thread that may block inside a runtime (`spawn_blocking`). Faults are `io::Error`s that
-    /// downcast to [`Error`].
+    /// downcast to [`Error`]. Must be called inside a runtime; reading inside a task panics.
     pub fn into_read(self) -> BlockingRead {
         BlockingRead { download: self, runtime: tokio::runtime::Handle::current(), rest: Bytes::new() }
     }
@@ -302,6 +314,7 @@ impl Download {
         Some(part)
     }
 
+    /// Waits before the stream is opened again, or gives up with the failure.
     async fn pause(&mut self, failure: Failure) -> Result<(), Error> {
         let (_, attempt) = self.open.take().expect("a failure comes from an open response");
         let options = self.api.options();
@@ -315,6 +328,7 @@ impl Download {
         }
     }
 
+    /// Asks for what is missing. The attempts within have a patience of their own, as those of any call.
     async fn reopen(&mut self) -> Result<(), Error> {
         let from = self.start + self.got;
         let range = (self.ranged || self.got > 0).then(|| match self.end {
@@ -405,6 +419,7 @@ fn again() -> Next {
     Next::Again { after: None }
 }
 
+/// Of a foreign store: only the status is believed, its body is not read. 403 and 404 mean that the grant is dead or the object gone.
 fn url_refused(url: &Url, response: &Response) -> Failure {
     let status = response.status().as_u16();
     let next = match status {

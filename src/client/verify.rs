@@ -1,6 +1,13 @@
 //! Verify: a directory against a version, or the stored version itself, byte for byte.
 //!
 //! Nothing is trusted but bytes that were read now: no stat cache, no record of an earlier pull. Nothing is written.
+//!
+//! ```text
+//! Directory  walk DIR  --\
+//!                         merge by path -> missing | extra | differs | unreadable
+//!            tree      --/
+//! Stored     the pipeline of a pull with a sink that writes nothing: every chunk and every whole file is proven
+//! ```
 
 use super::context::TransferError;
 use super::download::fetch_tree_and_layout;
@@ -27,6 +34,7 @@ pub enum Verify {
     /// That this directory holds exactly the version.
     Directory(PathBuf),
     /// That every byte of the version can be read from the store and is right.
+    /// Costs the download of all its chunks.
     Stored,
 }
 
@@ -36,22 +44,27 @@ pub struct VerifyOptions {
     /// Only this file or subtree.
     pub path: Option<RelPath>,
     pub what: Verify,
+    /// Bytes for windows, as for a pull; only [`Verify::Stored`] needs them.
     pub memory: u64,
     pub temp_dir: Option<PathBuf>,
 }
 
-/// Equal when `missing`, `extra`, `differs` and `unreadable` are empty.
+/// Equal when `missing`, `extra`, `differs` and `unreadable` are empty. Each list ends at [`PushReport::MAX_ITEMS`], without a count of
+/// the rest.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct VerifyReport {
     #[serde(rename = "ref")]
     pub reference: String,
+    /// The version's tree digest, whatever part was looked at.
     pub digest: String,
+    /// What the version holds of the part looked at: regular files with hard links, and logical bytes with each group once.
     pub files: u64,
     pub bytes: u64,
     pub missing: Vec<Item>,
     /// In the directory and not in the version.
     pub extra: Vec<Item>,
-    /// With what differs as reason: `kind`, `size`, `digest`, `mode`, `mtime`, `target`, `hardlink`.
+    /// With what differs as reason: `kind`, `size`, `digest`, `mode`, `mtime`, `target`, `hardlink`. The first of an entry only. Times are
+    /// compared of regular files alone: those of directories are no part of a version's identity.
     pub differs: Vec<Item>,
     /// Could not be read; for the stored version with the pack in the reason.
     pub unreadable: Vec<Item>,
@@ -65,6 +78,8 @@ impl VerifyReport {
 }
 
 /// Verifies. What is not right is in the report; an error means that it could not be found out.
+///
+/// May be run beside a pull or a push; a file that changes meanwhile is told as it was read.
 pub async fn verify(context: &Context, options: VerifyOptions) -> Result<VerifyReport, TransferError> {
     let meter = Arc::new(Meter::default());
     let running: BoxFuture<'_, _> = Box::pin(context.watch(&meter, run(context, &options, &meter)));
@@ -73,6 +88,7 @@ pub async fn verify(context: &Context, options: VerifyOptions) -> Result<VerifyR
     Ok(report)
 }
 
+/// The tree is proven first: what differs from an unproven tree would say nothing.
 async fn run(context: &Context, options: &VerifyOptions, meter: &Arc<Meter>) -> Result<VerifyReport, TransferError> {
     context.check()?;
     let version = resolve(context, &options.reference).await?;
@@ -188,6 +204,7 @@ fn compare(
     }
 }
 
+/// Special files are extra: no version holds any.
 fn next_found(walk: &mut Walk, report: &mut VerifyReport) -> Option<Found> {
     loop {
         match walk.next()? {

@@ -2,12 +2,16 @@
 //!
 //! Only inodes with more than one name are remembered, and forgotten when all their names were met. The table is bounded in
 //! bytes; what does not fit is stored as files of their own, which costs no bytes in the store (their chunks are equal).
+//!
+//! Why the first in tree order: a reader of the tree then always meets the bytes before the names that share them.
 
 use super::What;
 use crate::content::path::RelPath;
 use std::collections::HashMap;
 
+/// Bytes of all groups, paths included.
 const MAX_BYTES: usize = 16 << 20;
+/// About what a row of the table costs besides its path.
 const PER_GROUP: usize = 96;
 
 #[derive(Debug, Default)]
@@ -25,7 +29,10 @@ struct Group {
 }
 
 impl LinkTable {
-    /// What a regular file's name is: the first of its inode, or a further one.
+    /// What a regular file's name is: the first of its inode, or a further one. To be asked once a name, in tree order. `inode` is device
+    /// and inode number, `names` the link count at the look.
+    ///
+    /// A group whose other names lie outside the walk stays in the table to the end.
     pub fn meet(&mut self, inode: (u64, u64), names: u64, path: &RelPath) -> What {
         if names < 2 {
             return What::File { leads: false };

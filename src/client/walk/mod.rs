@@ -3,6 +3,14 @@
 //! Everything is reached through directory handles and without following links, so a swap on the way cannot lead the walk
 //! out. Special files are never opened. What cannot be read is one failed item and never ends the walk. Paths that the user
 //! names are followed where they are links; nothing below them is.
+//!
+//! Tree order is depth-first, names by bytes, a directory directly before what it holds, as
+//! [`RelPath`](crate::content::path::RelPath) compares: a tree can be written, and a stat cache or a parent version read beside the
+//! walk, without sorting anything. Memory: the names in the open directories (16 MiB; a directory below those that have used it up
+//! has 1 MiB all the same) and the open hard-link groups (16 MiB), whatever the number of entries. One handle is open for each
+//! directory on the way, longer where a [`Place`] in it lives on.
+//!
+//! Push takes what it gives; `verify` holds it against a version. Nothing in a walk changes the disk, save temporary files for names.
 
 mod links;
 mod names;
@@ -35,34 +43,40 @@ use std::sync::Arc;
 const NAMES_BUDGET: usize = 16 << 20;
 
 /// How files are opened for reading: not through a link, and without waiting for a pipe's other end.
+/// A pipe or device that took a file's place after the look would else hang the reader; a link would lead it out of the tree.
 pub(super) const READ: OFlags =
     OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC).union(OFlags::NOCTTY);
 
-/// What to walk and what to leave out.
+/// What to walk and what to leave out. A path is taken when `exclude` and the rule files let it be, and `include` matches it.
 #[derive(Debug, Clone, Default)]
 pub struct WalkOptions {
+    /// One directory stands for its contents; else every path goes by its base name.
     pub paths: Vec<PathBuf>,
-    /// Gitignore syntax, relative to the root.
+    /// Gitignore syntax, relative to the root. Decides before any `.drayignore`; `!pattern` takes what a rule file would leave out.
     pub exclude: Vec<String>,
-    /// Globs; when there are any, only what matches one and the directories above.
+    /// Globs; when there are any, only what matches one and the directories above. An empty directory is taken where it matches itself.
     pub include: Vec<String>,
+    /// For the names of a directory too wide for memory; none = the system's place.
     pub temp_dir: Option<PathBuf>,
 }
 
-/// Where an entry can be opened: a directory and a name in it.
+/// Where an entry can be opened: a directory and a name in it. What is opened there may have changed since the look: compare its
+/// [`Stamp`]. Keeps the directory open while it lives, so few should be held.
 #[derive(Debug, Clone)]
 pub struct Place {
     pub dir: Arc<OwnedFd>,
     pub name: CString,
 }
 
-/// What tells whether a file is still the same.
+/// What tells whether a file is still the same. Equal stamps are taken for equal bytes, save for what was written in the same tick of the
+/// file system's clock: whoever relies on that (the stat cache) keeps a distance of seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
     pub dev: u64,
     pub ino: u64,
     pub size: u64,
     pub mtime: Time,
+    /// Cannot be set back by a user, so it betrays a write behind a restored `mtime`.
     pub ctime: Time,
 }
 
@@ -86,29 +100,32 @@ pub enum What {
     Dir,
     /// `leads` = it has more names, which may follow.
     File {
+        /// Only then need its facts be remembered. Other names may lie outside the walk, so they need not come.
         leads: bool,
     },
     /// A further name of the file at `first`, which came before; `last` = all its names were met.
     HardLink {
+        /// As [`Step::Found`] gave it, though the caller may have failed to read it since.
         first: RelPath,
         last: bool,
     },
     /// With its target.
+    /// Bytes as the kernel gave them, judged by nobody here; one that points out of the tree is a remark.
     Symlink(Vec<u8>),
 }
 
-/// One entry of the tree.
+/// One entry of the tree, as it was at the moment of the look.
 #[derive(Debug, Clone)]
 pub struct Found {
     pub path: RelPath,
     pub place: Place,
     pub stamp: Stamp,
-    /// Permission bits only.
+    /// Permission bits only; setuid, setgid and the sticky bit are left out, with a remark.
     pub mode: u32,
     pub what: What,
 }
 
-/// One step of a walk.
+/// One step of a walk. Neither `Skipped` nor `Failed` ends it.
 #[derive(Debug)]
 pub enum Step {
     Found(Found),
@@ -118,7 +135,7 @@ pub enum Step {
     Failed(Item),
 }
 
-/// A walk. Call [`Walk::next`] until it gives `None`.
+/// A walk. Call [`Walk::next`] until it gives `None`; then ask for its [`warnings`](Walk::warnings). Blocks on the disk.
 #[derive(Debug)]
 pub struct Walk {
     exclude: Rules,
@@ -144,7 +161,8 @@ struct Frame {
 }
 
 impl Walk {
-    /// Opens the roots; an unusable one is an error here, before anything is done.
+    /// Opens the roots; an unusable one is an error here, before anything is done: [`TransferError::Source`], `EqualNames`, `NoName` or
+    /// `BadPattern`. No directory is held by its path afterwards, so a rename of a root does not end the walk.
     pub fn open(options: &WalkOptions) -> Result<Self, TransferError> {
         let mut walk = Self {
             exclude: Rules::given(&options.exclude)?,
@@ -168,7 +186,7 @@ impl Walk {
         Ok(walk)
     }
 
-    /// The next entry, in tree order.
+    /// The next entry, in tree order. Entries are looked at when they are asked for, not all at the begin.
     #[expect(
         clippy::should_implement_trait,
         reason = "a step is taken on purpose; no adaptor fits a walk with a summary"
@@ -274,7 +292,8 @@ impl Walk {
         self.ready.push_back(Step::Found(found));
     }
 
-    /// Gives the directory out and opens it. One that cannot be read is an entry of the tree and a failed item.
+    /// Gives the directory out and opens it. One that cannot be read is an entry of the tree and a failed item, so that the version is
+    /// marked incomplete. What stands there now must be the inode that was looked at: else someone has swapped it on the way.
     fn descend(&mut self, found: Found) {
         let (path, place, stamp) = (found.path.clone(), found.place.clone(), found.stamp);
         if self.include.matches(found.path.as_bytes()) {
@@ -303,6 +322,7 @@ impl Walk {
         }
     }
 
+    /// The rule file is read before any name is given out, since it is about them all.
     fn enter(&mut self, dir: Arc<OwnedFd>, path: Option<RelPath>, names: Names) {
         let rules = match rules::read(&dir) {
             Ok(None) => None,
@@ -363,7 +383,8 @@ fn below(parent: Option<&RelPath>, name: &[u8]) -> Result<RelPath, PathError> {
 /// The word for a full disk or an exhausted quota.
 pub(super) const NO_SPACE: &str = "no_space";
 
-/// A stable word for an error of the file system.
+/// A stable word for an error of the file system; it stands in reports (`Item::reason`) and is matched on there. What the walk, push and
+/// pull meet goes through here, so equal faults read equally.
 pub(super) fn errno_reason(error: Errno) -> String {
     match error {
         Errno::ACCESS | Errno::PERM => "permission_denied".to_owned(),
@@ -377,6 +398,7 @@ pub(super) fn errno_reason(error: Errno) -> String {
     }
 }
 
+/// The same for an I/O error; one without a code of the system is `io_error`.
 pub(super) fn reason(error: &std::io::Error) -> String {
     match error.raw_os_error() {
         Some(code) => errno_reason(Errno::from_raw_os_error(code)),

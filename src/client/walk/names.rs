@@ -2,6 +2,9 @@
 //!
 //! Names lie in one arena and are sorted by index. A directory whose names do not fit is sorted in runs, which are spilled to
 //! unlinked temporary files and merged while they are read. What was listed is a snapshot: later changes are found by `stat`.
+//!
+//! `readdir` gives names in the order of the file system's own tables, and a tree needs them sorted: a directory of ten million names
+//! would take hundreds of megabytes of heap, hence the runs. They hold `length u16 | name` each, and are gone with their handles.
 
 use rustix::fd::OwnedFd;
 use std::cmp::Reverse;
@@ -10,12 +13,12 @@ use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
 use std::path::Path;
 
-/// Bytes a name costs besides itself.
+/// Bytes a name costs besides itself: its span.
 const PER_NAME: usize = 8;
 /// Even a directory deep below other large ones may hold this much in memory.
 pub(super) const LEAST_BUDGET: usize = 1 << 20;
 
-/// Sorted names, handed out one by one.
+/// Sorted names, handed out one by one, each once.
 #[derive(Debug)]
 pub(super) enum Names {
     Memory { arena: Arena, next: usize },
@@ -23,7 +26,8 @@ pub(super) enum Names {
 }
 
 impl Names {
-    /// Lists the directory; `budget` bounds the bytes held in memory.
+    /// Lists the directory, whole, before the first name is handed out; `budget` bounds the bytes held in memory, but for
+    /// [`LEAST_BUDGET`]. An error is one of the listing or of the temporary file.
     pub fn list(dir: &OwnedFd, budget: usize, temp: Option<&Path>) -> io::Result<Self> {
         let mut arena = Arena::default();
         let mut runs = Vec::new();
@@ -48,7 +52,7 @@ impl Names {
         Ok(Self::Spilled(Merge::open(runs)?))
     }
 
-    /// Bytes held in memory.
+    /// Bytes held in memory; of spilled names the buffers of the runs that still have some.
     pub fn held(&self) -> usize {
         match self {
             Self::Memory { arena, .. } => arena.held(),
@@ -77,6 +81,7 @@ impl Names {
 }
 
 /// Names one after the other, and where each lies.
+/// Two allocations for a whole directory, where a `Vec` of names would make one for each.
 #[derive(Debug, Default)]
 pub(super) struct Arena {
     bytes: Vec<u8>,
@@ -123,6 +128,7 @@ impl Arena {
         self.spans.iter().map(|span| Self::slice(&self.bytes, *span))
     }
 
+    /// Sorts, writes a run and rewinds it; the arena keeps its names until it is cleared.
     fn spill(&mut self, temp: Option<&Path>) -> io::Result<File> {
         self.sort();
         let file = match temp {
@@ -140,7 +146,7 @@ impl Arena {
     }
 }
 
-/// Sorted runs, merged.
+/// Sorted runs, merged: a heap with the next name of each. Memory: 64 KiB and one name a run.
 #[derive(Debug)]
 pub(super) struct Merge {
     runs: Vec<BufReader<File>>,

@@ -1,6 +1,8 @@
 //! What a person should know about a tree before another system has to hold it: bounded lists, with counts.
 //!
 //! Nothing here changes or refuses anything: in the POSIX profile names are bytes and are kept.
+//!
+//! They end as warnings of the report. Tree order makes the examples the first of their kind, so two walks of one tree say the same.
 
 use crate::content::path::{RelPath, fold_key, portable, symlink_escapes};
 use std::collections::HashSet;
@@ -11,7 +13,7 @@ use super::names::Arena;
 /// Examples kept of each kind.
 const EXAMPLES: usize = 20;
 
-/// One kind of remark: how many, and the first few.
+/// One kind of remark: how many, and the first few. Memory is bounded by [`EXAMPLES`] paths.
 #[derive(Debug, Default)]
 struct Remark {
     count: u64,
@@ -53,7 +55,8 @@ impl Notes {
         }
     }
 
-    /// Looks for names in one directory that differ by case or Unicode normal form only.
+    /// Looks for names in one directory that differ by case or Unicode normal form only. Asked only for directories whose names are in
+    /// memory; keyed hashes stand for the names, so a chance collision could call two names twins, which costs a remark.
     pub fn siblings(&mut self, dir: Option<&RelPath>, names: &Arena) {
         let mut seen = HashSet::new();
         for name in names.iter() {
@@ -66,12 +69,14 @@ impl Notes {
         }
     }
 
+    /// A link out of the tree is pushed as text; staging refuses it unless the input allows it, and that is better known now.
     pub fn symlink(&mut self, path: &RelPath, target: &[u8]) {
         if symlink_escapes(path, target) {
             self.outside.add(path);
         }
     }
 
+    /// A tree holds the nine permission bits only; setuid, setgid and sticky bits are dropped.
     pub fn mode(&mut self, path: &RelPath, mode: u32) {
         if mode & 0o7000 != 0 {
             self.special_bits.add(path);

@@ -1,4 +1,6 @@
 //! The paths that the user names: what becomes the root of the tree, and under which names.
+//!
+//! The only place of a walk that follows links, and only those that the user typed. What it opens is held by handle from then on.
 
 use crate::client::context::TransferError;
 use crate::content::path::{RelPath, escaped};
@@ -14,7 +16,9 @@ use std::sync::Arc;
 /// One named entry at the top of the tree.
 #[derive(Debug)]
 pub(super) struct Root {
+    /// The name in the tree: the one that was typed, where it has one.
     pub path: RelPath,
+    /// Directory and name of what the path leads to, all links resolved.
     pub dir: Arc<OwnedFd>,
     pub name: CString,
 }
@@ -22,13 +26,15 @@ pub(super) struct Root {
 /// What stands at the top.
 #[derive(Debug)]
 pub(super) enum Top {
-    /// The contents of one directory.
+    /// The contents of one directory, which itself is no entry; the path is for messages.
     Contents(PathBuf, OwnedFd),
     /// Entries by base name, in tree order.
     Names(VecDeque<Root>),
 }
 
-/// One directory gives its contents; else every path its base name.
+/// One directory gives its contents; else every path its base name, sorted into tree order whatever the order of the words.
+///
+/// Without any path the tree is empty. `Source` where one is missing or unreadable, `EqualNames` where two would have one name.
 pub(super) fn open(paths: &[PathBuf]) -> Result<Top, TransferError> {
     if let [path] = paths
         && path.metadata().map_err(source(path))?.is_dir()

@@ -2,6 +2,9 @@
 //!
 //! Only a file of the name `.drayignore` is read for rules. A `.gitignore` is data like any other file: it never drops a
 //! team's data. An excluded directory is not entered.
+//!
+//! Precedence, as git has it: the last pattern that fits within one set of rules, and the nearest set that says anything. Patterns see
+//! paths relative to the directory of their set, as bytes.
 
 use crate::client::TransferError;
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
@@ -19,9 +22,12 @@ use std::path::Path;
 /// Name of the file that holds rules for its directory and below.
 pub(super) const FILE: &[u8] = b".drayignore";
 /// Longest rule file that is read.
+/// A larger one is a failed item: going on without its rules would send what was meant to stay.
 pub(super) const MAX_FILE: u64 = 1 << 20;
 
 /// Reads the rule file of a directory, if there is one. A link or anything but a regular file is no rule file.
+///
+/// Gives the rules and the lines that are no pattern. An error means that there are rules which could not be read.
 pub(super) fn read(dir: &OwnedFd) -> io::Result<Option<(Rules, Vec<String>)>> {
     let file = match rustix::fs::openat(dir, FILE, super::READ, Mode::empty()) {
         Ok(file) => File::from(file),
@@ -44,6 +50,7 @@ pub(super) fn read(dir: &OwnedFd) -> io::Result<Option<(Rules, Vec<String>)>> {
 pub(super) enum Verdict {
     Take,
     Leave,
+    /// No pattern fits: the next set is asked.
     Silent,
 }
 
@@ -74,7 +81,8 @@ impl Rules {
         builder.build().map(Self).map_err(|_| bad(&patterns.join(" ")))
     }
 
-    /// `path` is relative to the rules' own directory.
+    /// `path` is relative to the rules' own directory. Only the path itself is judged, not those above: an excluded directory is not
+    /// entered, so nothing below it is ever asked about.
     pub fn say(&self, path: &[u8], is_dir: bool) -> Verdict {
         match self.0.matched(Path::new(OsStr::from_bytes(path)), is_dir) {
             Match::None => Verdict::Silent,
