@@ -3,6 +3,9 @@
 //!
 //! Blocks when all buffers are under way. Holds a bounded number of pack indexes, the files of the windows under way, and
 //! nothing that grows with the tree: what must wait until the end (directory modes and times, hard links) is spooled.
+//!
+//! The one thread that makes directories and looks into packs, so neither needs a lock. An entry is made or kept here, goes into a window,
+//! is told as failed or damaged, or is put off to [`Later`].
 
 use super::LocalFiles;
 use super::dest::{Dest, Dirs, Missing, in_the_way, local, look, mode, timestamps};
@@ -47,12 +50,14 @@ pub(in crate::client) struct Conductor {
     pub sink: Sink,
     pub packs: Arc<Packs>,
     pub runtime: tokio::runtime::Handle,
+    /// Looked at after every entry.
     pub cancel: CancellationToken,
     pub meter: Arc<Meter>,
     pub local: Option<Arc<dyn LocalFiles>>,
     /// Ids of earlier pulls that did not end, one a line.
     pub earlier: Option<String>,
     pub limits: Limits,
+    /// Comes back from the finisher; waiting here is what bounds the windows under way.
     pub slots: Receiver<AlignedBuf>,
     pub windows: tokio::sync::mpsc::Sender<Job>,
     pub inbox: SyncSender<Event>,
@@ -66,6 +71,7 @@ pub(in crate::client) struct Conducted {
     pub dirs: u64,
     pub symlinks: u64,
     pub bytes: u64,
+    /// Of files kept as they were at DEST.
     pub reused_bytes: u64,
     pub local_bytes: u64,
     pub outside_links: u64,
@@ -81,9 +87,12 @@ struct State<'a> {
     indexes: HashMap<u32, Arc<PackIndex>>,
     recent: VecDeque<u32>,
     indexed: usize,
+    /// Files that are fed and not yet completed by a window.
     pending: BTreeMap<u64, Arc<FileJob>>,
+    /// To be told before the next window, so that the record stays in tree order.
     kept: Vec<Kept>,
     /// Packs whose indexes cannot be had, and why.
+    /// They are not asked for again.
     bad: HashMap<u32, String>,
     dirs: Option<Dirs>,
     later: &'a mut Later,
@@ -91,7 +100,9 @@ struct State<'a> {
 }
 
 impl Conductor {
-    /// Goes through all entries. `decisions` says what is there already, entry by entry.
+    /// Goes through all entries. `decisions` says what is there already, entry by entry: both must be of the same selection.
+    ///
+    /// An error ends the whole transfer. What concerns one entry is in the answer, or told to the finisher.
     pub fn run(
         &self,
         pairs: impl Iterator<Item = Result<Pair, crate::content::merge::Error>>,
@@ -175,6 +186,7 @@ impl State<'_> {
         }
     }
 
+    /// Made with mode 0700 for now, whatever the tree says: what is below is still to be written. A file in its place ends the pull.
     fn directory(&mut self, path: &RelPath, mode: u32, line: Option<Line>) -> Result<(), TransferError> {
         let (Sink::Write(dest, how), Some(dirs)) = (&self.with.sink, &mut self.dirs) else { return Ok(()) };
         match dirs.dir(path.as_bytes(), Missing::Make) {
@@ -196,6 +208,7 @@ impl State<'_> {
         self.later.dir(path, mode & how.mode_mask, mtime)
     }
 
+    /// Made under a temporary name and renamed, so that it replaces what is there in one step.
     fn symlink(
         &mut self,
         number: u64,
@@ -282,6 +295,7 @@ impl State<'_> {
         Ok(true)
     }
 
+    /// Needs no window, and replaces what is there like any other file.
     fn empty(&mut self, job: &FileJob) -> Result<(), TransferError> {
         let (Sink::Write(dest, how), Some(dirs)) = (&self.with.sink, &mut self.dirs) else {
             Meter::add(&self.with.meter.files, 1);
@@ -405,6 +419,7 @@ impl State<'_> {
         Ok(())
     }
 
+    /// Blocks until a buffer is free: this is what bounds the windows under way.
     fn dispatch(&mut self, window: Window) -> Result<(), TransferError> {
         self.tell_kept()?;
         let mut numbers: Vec<u64> = window.completed.clone();

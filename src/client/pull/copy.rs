@@ -1,4 +1,7 @@
 //! Taking a file from this machine instead of the network: hashed while it is copied, never trusted.
+//!
+//! The same names and proofs as for a file that was fetched: temporary until its digest is right, read back where that is asked for. Its
+//! source may change or be damaged meanwhile; then the file comes over the network.
 
 use super::dest::Dest;
 use super::file::FileFacts;
@@ -14,7 +17,7 @@ use std::fs::File;
 /// Bytes copied at once.
 const PIECE: usize = 1 << 20;
 
-/// Copies and names the file; `None` when its bytes are not those wanted, and nothing stays then.
+/// Copies and names the file; `None` when its bytes are not those wanted, and nothing stays then. An error leaves nothing either.
 pub(super) fn copy(
     dest: &Dest,
     dir: BorrowedFd<'_>,

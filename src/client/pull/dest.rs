@@ -2,6 +2,9 @@
 //!
 //! DEST itself may be a link. Whatever stands in the way of a directory (a link above all) ends the pull; nothing is removed
 //! to make room. A file gets its name only by rename, from a temporary name in the same directory.
+//!
+//! Why by handles: DEST may be writable by a job that runs, and a link put in the place of a directory between a check and a write would
+//! lead a pull to anywhere on the machine. Modes are opened up on the way, and restored by `settle`.
 
 use crate::client::context::TransferError;
 use crate::content::path::{RelPath, escaped};
@@ -20,16 +23,19 @@ const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLL
 #[derive(Debug)]
 pub(in crate::client) struct Dest {
     pub path: PathBuf,
+    /// Everything below is reached from here.
     pub root: OwnedFd,
     /// Names this pull's temporary files.
+    /// 32 hex digits, never used twice.
     pub run: String,
+    /// Shared by all threads.
     next: AtomicU64,
-    /// Unfinished large files stay for the next pull, which knows of this one.
+    /// Unfinished large files stay for the next pull, which knows of this one. Set before the first file is made, where the `.run` stands.
     pub keeps: AtomicBool,
 }
 
 impl Dest {
-    /// Opens DEST, made where it is missing.
+    /// Opens DEST, made where it is missing. [`TransferError::Local`] where it is no directory or may not be entered.
     pub fn open(path: &Path, run: String) -> Result<Self, TransferError> {
         fs_err::create_dir_all(path).map_err(TransferError::local(path))?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -37,7 +43,8 @@ impl Dest {
         Ok(Self { path: path.to_owned(), root, run, next: AtomicU64::new(0), keeps: AtomicBool::new(false) })
     }
 
-    /// A name that no one else uses.
+    /// A name that no one else uses: `.dray-<pull>-<number>.part`. A tree may hold names of this form; the pull's id makes it
+    /// another.
     pub fn temporary(&self) -> String {
         format!(".dray-{}-{}.part", self.run, self.next.fetch_add(1, Ordering::Relaxed))
     }
@@ -54,14 +61,15 @@ impl Dest {
     }
 }
 
-/// The directories on the way to the last path asked for, open. Paths in tree order share most of them.
+/// The directories on the way to the last path asked for, open. Paths in tree order share most of them. One for each thread: at most
+/// as many handles as the path has names.
 #[derive(Debug)]
 pub(in crate::client) struct Dirs {
     dest: Arc<Dest>,
     open: Vec<(Vec<u8>, OwnedFd)>,
 }
 
-/// Whether directories are made that are missing.
+/// Whether directories are made that are missing, and opened up that are not writable. Only the planning thread makes any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Missing {
     Make,
@@ -73,7 +81,7 @@ impl Dirs {
         Self { dest, open: Vec::new() }
     }
 
-    /// The directory that `path` lies in.
+    /// The directory that `path` lies in. `NOTDIR` or `LOOP` = something else, a link above all, is in the way.
     pub fn parent(&mut self, path: &RelPath, missing: Missing) -> Result<BorrowedFd<'_>, Errno> {
         match path.parent_bytes() {
             Some(parent) => self.dir(parent, missing),
@@ -139,7 +147,7 @@ fn open_dir(above: BorrowedFd<'_>, name: &[u8], missing: Missing) -> Result<Owne
     Ok(dir)
 }
 
-/// Free bytes for this user at DEST.
+/// Free bytes for this user at DEST; a moment later it may be fewer.
 pub(super) fn free_bytes(dest: &Dest) -> io::Result<u64> {
     let stat = rustix::fs::fstatvfs(&dest.root)?;
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
@@ -154,12 +162,13 @@ pub(super) fn look(dir: BorrowedFd<'_>, name: &[u8]) -> Result<Option<Stat>, Err
     }
 }
 
-/// Both times set to this one.
+/// Both times set to this one: the time of access is no part of a version.
 pub(super) fn timestamps(time: Time) -> Timestamps {
     let spec = Timespec { tv_sec: time.seconds, tv_nsec: i64::from(time.nanos) };
     Timestamps { last_access: spec, last_modification: spec }
 }
 
+/// Nothing but permission bits ever reaches the disk.
 pub(super) fn mode(bits: u32) -> Mode {
     Mode::from_raw_mode(bits & 0o777)
 }

@@ -17,7 +17,7 @@ pub(super) fn may_resume(size: u64, layout: &FileLayout) -> bool {
     size >= LEAST && layout.segments.iter().all(|segment| segment.pack.is_some())
 }
 
-/// The name of a file's part under a pull's id.
+/// The name of a file's part under a pull's id: the same for the same name and content, wherever the directory was moved to.
 pub(super) fn part_name(run: &str, name: &[u8], digest_of_file: &Digest) -> String {
     let identity = [name, b"/", digest_of_file.as_bytes()].concat();
     let key = digest(&identity).to_string();

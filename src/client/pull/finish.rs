@@ -2,6 +2,10 @@
 //!
 //! Also keeps the account: what is good, what failed, what is damaged, and the record of what was written, which must be in
 //! tree order.
+//!
+//! One thread. Small files arrive ended; of large ones the runs are hashed here as their windows come by
+//! in order, since BLAKE3 over a file needs its bytes in order. A window's buffer goes back once it was hashed, so a slow window holds
+//! the later ones, and through the buffers the planner.
 
 use super::large::{Finish, Unfinished};
 use super::window::{Done, Ended, FileJob, hash_runs};
@@ -33,6 +37,8 @@ pub(in crate::client) struct Kept {
 pub(in crate::client) enum Event {
     Done(Done),
     /// In tree order with the windows: comes before the window with this number.
+    ///
+    /// So the record, which has one order, can be put together from both.
     Kept {
         before: u64,
         kept: Vec<Kept>,
@@ -42,29 +48,34 @@ pub(in crate::client) enum Event {
         windows: u64,
     },
     /// A file that could not even be planned.
+    /// It is in no window, so it may come at any time.
     Ended(Box<FileJob>, Ended),
-    /// The plan ended with an error of its own.
+    /// The plan ended with an error of its own, which its thread gives back: this end only stops.
     Stop,
+    /// Something that concerns the whole transfer.
     Failed(TransferError),
 }
 
-/// Bytes that are not what they should be.
+/// Bytes that are not what they should be: damage at rest, or a disk that gives back others. Each is told with its file, since that
+/// is what a person must push again.
 #[derive(Debug, Clone)]
 pub(in crate::client) struct Wrong {
     pub path: RelPath,
     pub expected: Digest,
     pub actual: Option<Digest>,
+    /// The pack with the damage, where it could be found.
     pub pack: Option<PackId>,
     pub why: String,
 }
 
-/// What the pull came to.
+/// What the pull came to. Lists are bounded, counts are not.
 #[derive(Debug, Default)]
 pub(in crate::client) struct Account {
     pub failed: Vec<Item>,
     pub failed_count: u64,
     pub wrong: Vec<Wrong>,
     pub wrong_count: u64,
+    /// Not in place yet; none without a cache directory, or where it could not be written, which costs the next pull a reading of all files.
     pub record: Option<stat_cache::Writer>,
 }
 
@@ -85,9 +96,12 @@ pub(in crate::client) struct Finisher<'a> {
     pub meter: &'a Meter,
     pub slots: SyncSender<AlignedBuf>,
     pub account: Account,
+    /// Windows that came before their turn: fewer than there are buffers.
     waiting: BTreeMap<u64, Done>,
     kept: BTreeMap<u64, Vec<Kept>>,
+    /// The window whose turn it is; all before it are closed.
     next: u64,
+    /// Files that have begun and not ended, by number: as many as have a piece in the window at hand and go on.
     open: HashMap<u64, Open>,
     /// Records of the current window, by file number.
     records: Vec<Kept>,
@@ -115,7 +129,8 @@ impl<'a> Finisher<'a> {
         }
     }
 
-    /// Runs until all windows are done.
+    /// Runs until all windows are done. Files that failed or are damaged are in the account; an error is the transfer's, with
+    /// [`TransferError::NoSpace`] among them, since every further file would meet a full disk too.
     pub fn run(mut self, inbox: Receiver<Event>) -> Result<Account, TransferError> {
         let mut windows = None;
         loop {
@@ -140,6 +155,7 @@ impl<'a> Finisher<'a> {
         }
     }
 
+    /// In the order of the windows. A file with a fault is not hashed any further, but closed only with its last window.
     fn window(&mut self, mut done: Done) -> Result<(), TransferError> {
         let mut ended: HashMap<u64, Ended> = done.ended.drain(..).collect();
         let files: Vec<Arc<FileJob>> = done.job.files.values().cloned().collect();
@@ -177,6 +193,7 @@ impl<'a> Finisher<'a> {
         Ok(())
     }
 
+    /// The whole-file proof: length and digest, before the file may have its name.
     fn end_large(&self, job: &FileJob, open: Open) -> Ended {
         if let Some(fault) = open.fault {
             return fault;
@@ -205,6 +222,7 @@ impl<'a> Finisher<'a> {
         }
     }
 
+    /// The one place where the end of a planned file is counted, so each is counted once.
     fn close(&mut self, job: &FileJob, end: Ended) -> Result<(), TransferError> {
         match end {
             Ended::Good(stamp) => {

@@ -3,6 +3,20 @@
 //! Every file is written under a temporary name in its own directory and renamed when its whole-file digest was right, through
 //! directory handles that never follow a link below DEST. A file that differs is only replaced when a pull wrote it or the
 //! caller says so, and that is found out before anything is changed.
+//!
+//! ```text
+//! documents -> scan DEST: Keep | Fetch an entry -> conduct: directories, links, empty and local files made, the rest planned
+//!              (nothing changed)                     |
+//!                                                    v windows (4 buffers go round)
+//!              finish <- write (decode, prove) <- reads (grants, ranges, what an earlier pull left)
+//!                |  large files named, account, record
+//!                v
+//!              settle: hard links, then directories' modes and times, deepest first
+//! ```
+//!
+//! Invariants: a file gets its name only whole and proven (6 of the map); nothing is removed but temporary files of pulls; memory
+//! follows [`PullOptions::memory`] and never the tree. Killed at any point, the same pull later keeps what is whole and, where it has a
+//! `cache_dir`, goes on in large files and cleans up the rest.
 
 mod conduct;
 mod copy;
@@ -40,9 +54,10 @@ use std::sync::Arc;
 /// When a file counts as safely on the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
-    /// One `syncfs` at the end.
+    /// One `syncfs` at the end: after a loss of power before it, files may be named and hold other bytes. For a person who waits.
     Batch,
-    /// Every file fsynced, dropped from the page cache and read back with its digest equal, before it gets its name.
+    /// Every file synced, dropped from the page cache and read back with its digest equal, before it gets its name; then `syncfs` for
+    /// the names. What `ready` rests on.
     ReadBack,
 }
 
@@ -56,6 +71,9 @@ pub enum OutsideLinks {
 }
 
 /// Whole files that are on this machine already. What it hands out is hashed while it is copied, never trusted.
+///
+/// `open` is asked once for each file that is to be fetched, from the planning thread, in tree order, never for an empty one. `None` is
+/// always right. The file is read from its beginning by offset; its position does not matter.
 pub trait LocalFiles: Send + Sync + Debug {
     fn open(&self, digest: &Digest, size: u64) -> Option<File>;
 }
@@ -66,19 +84,23 @@ pub struct PullOptions {
     /// `warehouse/aisle-cams@v3`, `@latest` when no version is said; or a version's UUID.
     pub reference: String,
     pub select: Select,
+    /// Made where it is missing, parents too. For a single file its own place and name.
     pub dest: PathBuf,
     /// Replace files that differ, whoever wrote them.
+    /// Replace files that differ, whoever wrote them. Never a directory, and nothing in the place of one.
     pub overwrite: bool,
-    /// Most memory the pull may use, bytes.
+    /// Most memory the pull may use, bytes. Windows shrink with it, down to 2 MiB each at 32 MiB; less is not kept to.
     pub memory: u64,
     pub limit: Limit,
-    /// Where pulls remember what they wrote; none = every existing file is read again and none counts as ours.
+    /// Where pulls remember what they wrote; none = every existing file is read again, none counts as ours, and nothing is resumed inside a file.
     pub cache_dir: Option<PathBuf>,
+    /// For the version's documents, decisions and spools, all without names; none = the system's place.
     pub temp_dir: Option<PathBuf>,
     pub durability: Durability,
-    /// Permission bits that files and directories may keep.
+    /// Permission bits that files and directories may keep; for files that are kept as they are, too.
     pub mode_mask: u32,
     pub outside_links: OutsideLinks,
+    /// Asked before the network.
     pub local: Option<Arc<dyn LocalFiles>>,
 }
 
@@ -101,7 +123,7 @@ impl PullOptions {
     }
 }
 
-/// The `pull` document of the command line, field for field.
+/// The `pull` document of the command line, field for field. `files` to `bytes` are of what was selected, failed or not.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct PullReport {
     #[serde(rename = "ref")]
@@ -114,14 +136,16 @@ pub struct PullReport {
     pub dirs: u64,
     pub symlinks: u64,
     pub bytes: u64,
-    /// Bytes that came over the network for file contents.
+    /// Bytes that came over the network for file contents and pack indexes.
     pub fetched_bytes: u64,
     /// Logical bytes that were at DEST already.
     pub reused_bytes: u64,
     /// Logical bytes from [`LocalFiles`].
     pub local_bytes: u64,
+    /// Could not be made at DEST; damage is an error instead, see [`pull`].
     pub failed: Vec<Item>,
     pub failed_count: u64,
+    /// Of the symlinks selected, those that point out of the tree.
     pub outside_links: u64,
     pub seconds: f64,
     pub warnings: Vec<String>,

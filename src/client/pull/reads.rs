@@ -15,12 +15,12 @@ use futures::stream::{self, FuturesUnordered, StreamExt};
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Windows read at a time.
+/// Windows read at a time: while the reads of one end, those of the next are under way.
 const WINDOWS: usize = 2;
 /// Reads of one window at a time.
 const READS: usize = 2;
 
-/// Reads windows until there are no more.
+/// Reads windows until there are no more, each as a whole and in any order. Ends early when the other side is gone; dropped, it stops.
 pub(super) async fn run(
     packs: Arc<Packs>,
     mut windows: tokio::sync::mpsc::Receiver<Job>,
@@ -49,6 +49,7 @@ pub(super) async fn run(
     }
 }
 
+/// All reads of a window, answers in the order of the reads. What is one pack's fault stands in its place among them.
 async fn window(packs: &Packs, job: Job) -> Result<Fetched, TransferError> {
     let (job, mut held) = held(job).await?;
     held.resize(job.window.reads.len(), None);
@@ -69,7 +70,7 @@ async fn window(packs: &Packs, job: Job) -> Result<Fetched, TransferError> {
     Ok(Fetched { job, parts })
 }
 
-/// What an earlier pull left of the window's files, read by read.
+/// What an earlier pull left of the window's files, read by read. Blocks on the disk, so on a thread for that.
 async fn held(job: Job) -> Result<(Job, Vec<Option<Vec<Bytes>>>), TransferError> {
     if job.files.values().all(|file| file.resumed().is_none()) {
         return Ok((job, Vec::new()));
@@ -90,7 +91,8 @@ fn tell(answer: Result<Got, TransferError>) -> Result<Result<Got, String>, Trans
     }
 }
 
-/// Whether an error concerns one pack and not the transfer.
+/// Whether an error concerns one pack and not the transfer: then its files are damaged and the others go on. A token that is refused, a
+/// service that is busy or a layout that is gone concern everything.
 pub(super) fn is_pack_fault(error: &TransferError) -> bool {
     match error {
         TransferError::BadPack { .. } => true,
@@ -102,7 +104,8 @@ pub(super) fn is_pack_fault(error: &TransferError) -> bool {
     }
 }
 
-/// Decodes and writes windows until there are no more.
+/// Decodes and writes windows until there are no more. A panic is told as a failure of the transfer: a thread that died in silence
+/// would leave the finisher waiting for its window for ever.
 pub(super) fn work(mut writer: Writer, fetched: &Mutex<Receiver<Fetched>>, inbox: &SyncSender<Event>) {
     loop {
         let next = fetched.lock().unwrap_or_else(PoisonError::into_inner).recv();

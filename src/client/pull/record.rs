@@ -10,6 +10,9 @@
 //! Outside DEST, since DEST holds the team's data and nothing else. It decides two things: that an unchanged file need not be
 //! read again, and that a differing one was written by a pull and may be replaced. Without it everything is read and nothing
 //! that differs is replaced.
+//!
+//! Keyed by device and inode, so a DEST that was moved is known again, and as a rule one that was made anew is not. Two pulls of one DEST at once
+//! have a `.run` each, and neither takes the other's temporary files for rests: a `.run` that is locked is alive.
 
 use super::dest::Dest;
 use crate::client::stat_cache;
@@ -30,6 +33,7 @@ const MAX_DEPTH: usize = 300;
 /// Where the records of one DEST lie.
 #[derive(Debug)]
 pub(in crate::client) struct Records {
+    /// `<cache>/pull/<key>`, to which the endings are added.
     base: PathBuf,
     running: OnceLock<Running>,
 }
@@ -44,6 +48,7 @@ struct Running {
 }
 
 impl Records {
+    /// Only names the place; nothing is made before [`begin`](Self::begin) or [`writer`](Self::writer).
     pub fn of(cache: &Path, dest: &Dest) -> io::Result<Self> {
         let stamp = Stamp::of(&rustix::fs::fstat(&dest.root)?);
         let key = [stamp.dev.to_le_bytes(), stamp.ino.to_le_bytes()].concat();
@@ -51,6 +56,7 @@ impl Records {
         Ok(Self { base: cache.join("pull").join(&name[..32]), running: OnceLock::new() })
     }
 
+    /// The record that was put in place last; finds nothing where there is none.
     pub fn reader(&self) -> stat_cache::Reader {
         stat_cache::Reader::open(&self.base.with_extension("stat"))
     }
@@ -59,7 +65,8 @@ impl Records {
         stat_cache::Writer::create(self.base.with_extension("stat"), now)
     }
 
-    /// Notes that a pull runs; gives the ids of those before that were killed, one a line.
+    /// Notes that a pull runs; gives the ids of those before that were killed, one a line. To be called once, before the first temporary file
+    /// is made. An error means that rests of this pull would be found by nobody, so nothing is kept for a next one.
     pub fn begin(&self, run: &str) -> io::Result<Option<String>> {
         let dir = self.base.parent().unwrap_or(Path::new("."));
         fs_err::create_dir_all(dir)?;
@@ -89,7 +96,8 @@ impl Records {
         }
     }
 
-    /// The pull came to its end, and the rests of those before are gone.
+    /// The pull came to its end, and the rests of those before are gone: so are their `.run`s. What cannot be removed is cleaned up after once
+    /// more, by the next pull.
     pub fn end(&self) {
         for file in self.running.get().iter().flat_map(|running| &running.files) {
             let _ = fs_err::remove_file(file);
@@ -103,6 +111,7 @@ impl Records {
     }
 
     /// Ids of the pulls of this DEST that have not ended.
+    /// Their names only: whether one lives is asked by its lock.
     fn runs(&self, dir: &Path) -> io::Result<Vec<String>> {
         let base = self.base.file_name().unwrap_or_default().to_string_lossy();
         let mut runs = Vec::new();

@@ -3,6 +3,8 @@
 //! The part of a large file is named by the pull and by the file: `.dray-<pull>-<key>.part`, where the key is the BLAKE3 of the file's name and
 //! digest, cut to 32 hex digits. A later pull renames it to a name of its own and writes on in it. What it holds is proven chunk by chunk, by
 //! chunk id, before it counts; the rest (holes that were never written, damage) is fetched as if nothing were there.
+//!
+//! Proven by id and not by what the record says: a part is whatever a killed process left in the page cache or on the disk.
 
 use super::dest::Dest;
 use super::file::{FileFacts, part_name};
@@ -17,9 +19,11 @@ use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// For reading and writing on; a pipe that took the part's place must not hang the pull.
 const TAKE: OFlags = OFlags::RDWR.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
 
-/// The part that one of the earlier `runs` left of a file: its name, and the bytes of disk that it takes.
+/// The part that one of the earlier `runs` left of a file: its name, and the bytes of disk that it takes. Looks only; used to reckon the
+/// room that is needed.
 pub(super) fn left_of(dir: BorrowedFd<'_>, runs: &str, name: &[u8], digest: &Digest) -> Option<(String, u64)> {
     runs.lines().find_map(|run| {
         let part = part_name(run, name, digest);
@@ -28,7 +32,8 @@ pub(super) fn left_of(dir: BorrowedFd<'_>, runs: &str, name: &[u8], digest: &Dig
     })
 }
 
-/// Takes over the part that one of the earlier `runs` left of this file, if there is one.
+/// Takes over the part that one of the earlier `runs` left of this file, if there is one. What is no plain file of one name, or is longer
+/// than the file, is left alone: no pull wrote it so.
 pub(super) fn take_over(
     dest: &Dest,
     dir: BorrowedFd<'_>,
@@ -56,12 +61,14 @@ pub(super) fn take_over(
     Ok(None)
 }
 
-/// What the parts taken over hold of a window: for each read all its chunks, raw and proven, or nothing.
+/// What the parts taken over hold of a window: for each read all its chunks, raw and proven, or nothing. All or nothing, since a read is
+/// one request. Memory: the raw chunks of the window once more.
 pub(super) fn held(job: &Job) -> Vec<Option<Vec<Bytes>>> {
     let chunks = |read: &Read| read.chunks.iter().map(|chunk| held_chunk(&job.files, chunk)).collect();
     job.window.reads.iter().map(chunks).collect()
 }
 
+/// Only a place that wants the whole chunk can prove it: an id is that of all its bytes.
 fn held_chunk(files: &BTreeMap<u64, Arc<FileJob>>, chunk: &Wanted) -> Option<Bytes> {
     let whole = chunk.places.iter().filter(|place| place.skip == 0 && place.length == chunk.entry.raw);
     for place in whole {

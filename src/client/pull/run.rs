@@ -3,6 +3,10 @@
 //! Version, tree and layout first; then what is at DEST is looked at, without changing it; then everything moves at once: one
 //! planning thread, reads as async tasks, workers that decode and write, one thread that keeps the order. When a layout is
 //! replaced meanwhile (repack), the pull begins again and keeps what is there.
+//!
+//! Nothing below DEST is written before version and tree are proven, the selection stands and every entry was looked at. So what can be
+//! refused beforehand is (`WouldOverwrite`, `InTheWay`, `OutsideLinks`, `NoSpace`); by then DEST may have been made, and rests of killed
+//! pulls removed.
 
 use super::conduct::{Conducted, Conductor};
 use super::dest::{Dest, free_bytes};
@@ -33,12 +37,16 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::sync_channel;
 use std::thread;
 
-/// Times that a replaced layout is followed.
+/// Layouts that one pull tries, the first included.
 const LAYOUTS: u32 = 5;
-/// Windows under way.
+/// Windows under way, from plan to hash; each has a buffer of its own.
 const WINDOWS: usize = 4;
 
-/// Pulls. When the caller cancels: [`crate::client::Error::Interrupted`]; the same call later keeps what is whole.
+/// Pulls. When the caller cancels: [`crate::client::Error::Interrupted`]; the same call later keeps what is whole. Dropping the future
+/// stops it too, but its threads may write for a moment longer.
+///
+/// Files that cannot be made at DEST are in the report. Damage is an error, [`TransferError::DigestMismatch`] or `BadPack`, though only
+/// after all else was put in place: the first of the damaged files is named, and none of them was given its name.
 pub async fn pull(context: &Context, options: PullOptions) -> Result<PullReport, TransferError> {
     let meter = Arc::new(Meter::default());
     let running: BoxFuture<'_, _> = Box::pin(context.watch(&meter, pull_version(context, &options, &meter)));
@@ -68,7 +76,7 @@ async fn pull_version(
     once(context, options, meter).await
 }
 
-/// The version that a reference names.
+/// The version that a reference names: a UUID is looked up as it is, all else is for the service to resolve.
 pub(in crate::client) async fn resolve(context: &Context, reference: &str) -> Result<Version, TransferError> {
     let is_id = uuid::Uuid::try_parse(reference).is_ok();
     let path = match is_id {
@@ -78,6 +86,7 @@ pub(in crate::client) async fn resolve(context: &Context, reference: &str) -> Re
     Ok(context.api.get(&path).await?)
 }
 
+/// One layout. `layout_gone` = it was replaced meanwhile; whatever is at DEST by then is kept by the next.
 async fn once(context: &Context, options: &PullOptions, meter: &Arc<Meter>) -> Result<PullReport, TransferError> {
     context.check()?;
     meter.enter(Phase::Prepare);
@@ -117,9 +126,11 @@ struct Work {
     options: PullOptions,
     version: Version,
     fetched: Fetched,
+    /// Of this layout: a pull that goes on by another layout has others.
     packs: Arc<Packs>,
     meter: Arc<Meter>,
     run: String,
+    /// Before anything at DEST was looked at: what the record's stamps are measured against.
     now: jiff::Timestamp,
 }
 
@@ -207,6 +218,8 @@ impl Work {
     }
 
     /// What to keep; refuses before anything is changed, but for what earlier pulls left and nobody can use: its room is needed.
+    ///
+    /// An empty DEST with room for the whole version needs no look. The room is an estimate: blocks and names take some as well.
     fn decide(
         &self,
         rests: &Rests<'_>,
@@ -240,32 +253,39 @@ impl Work {
     }
 }
 
-/// Where temporary files of pulls may lie.
+/// Where temporary files of pulls may lie: for a single file only beside it, since all else in that directory is
+/// no business of this pull.
 struct Rests<'a> {
     dest: &'a Arc<Dest>,
     depth: Depth,
 }
 
 impl Rests<'_> {
+    /// Whether nothing of the `runs` is left. What stays is in nobody's way and is tried again by the next pull, as long as its `.run` stands.
     fn clean(&self, runs: &str, keep: &HashSet<String>) -> bool {
         record::clean(self.dest.root.as_fd(), runs, keep, self.depth)
     }
 }
 
-/// The moving part, shared with verify.
+/// The moving part, shared with verify: with [`Sink::Prove`] nothing is written and DEST is not asked about.
 #[derive(Debug)]
 pub(in crate::client) struct Pipeline {
     pub sink: Sink,
     pub packs: Arc<Packs>,
     pub meter: Arc<Meter>,
+    /// As [`PullOptions::memory`].
     pub memory: u64,
     pub local: Option<Arc<dyn super::LocalFiles>>,
+    /// Ids of pulls that were killed, one a line; only with a sink that writes.
     pub earlier: Option<String>,
+    /// For messages.
     pub reference: String,
 }
 
 impl Pipeline {
     /// Runs planning, reads, workers and the ordering end until all is done. Call it from a thread that may block.
+    ///
+    /// When it returns, whichever way, none of its threads runs any more. Of two errors the one that is no consequence of the other is given.
     pub fn run(
         self,
         runtime: &tokio::runtime::Handle,
@@ -336,12 +356,14 @@ impl Pipeline {
     }
 }
 
-/// Windows of a sixteenth of the memory: four of them raw and stored come to half of it.
+/// Windows of a sixteenth of the memory: four of them raw and stored come to half of it. The other half is for indexes, decoders and
+/// all else.
 fn limits(memory: u64) -> Limits {
     let window = (memory / 16).clamp(2 << 20, 32 << 20);
     Limits { window, read: window, gap: 128 << 10, places: 4_096 }
 }
 
+/// Both ways need it: a rename is safe only once the directory is on the disk.
 fn sync(dest: &Dest, durability: Durability) -> Result<(), TransferError> {
     match durability {
         Durability::Batch | Durability::ReadBack => {
@@ -355,7 +377,7 @@ pub(in crate::client) fn bad(version: &Version, why: &str) -> TransferError {
 }
 
 impl Wrong {
-    /// The typed error of the first damage.
+    /// The typed error of the first damage: a pack's where the pack is known and no digest of the file could be made, else the file's.
     pub fn into_error(self) -> TransferError {
         match (self.actual, self.pack) {
             (None, Some(pack)) => TransferError::BadPack { pack, why: format!("{} (`{}`)", self.why, self.path) },

@@ -3,6 +3,9 @@
 //!
 //! Files are compared by digest: from the record where their stamps did not change and are settled, else by reading them. The
 //! decisions are one byte an entry, in a temporary file, in the order of the entries.
+//!
+//! Directories are never replaced, and nothing but a directory may stand where one belongs: that is [`TransferError::InTheWay`], whatever
+//! the options say.
 
 use super::dest::{Dest, Dirs, Missing, in_the_way, local, look};
 use super::file::may_resume;
@@ -28,22 +31,24 @@ use std::sync::Arc;
 /// Paths of files in the way that are named.
 const NAMED: usize = 20;
 
-/// What to do with one entry.
+/// What to do with one entry. A directory is made where it is missing, whatever is decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::client) enum Decision {
     Fetch = 0,
+    /// Its bytes are right: mode and times are all that is set. Judged again when its turn comes, since it may be gone by then.
     Keep = 1,
 }
 
 /// Decisions in the order of the entries.
 #[derive(Debug)]
 pub(in crate::client) enum Decisions {
-    /// Nothing is there.
+    /// Nothing is there, or nothing is asked: every entry is fetched.
     FetchAll,
     Spooled(BufReader<File>),
 }
 
 impl Decisions {
+    /// The next entry's. Asked exactly once an entry, in order; the planner walks the same selection as the scan did.
     pub fn next(&mut self) -> Result<Decision, TransferError> {
         let Self::Spooled(file) = self else { return Ok(Decision::Fetch) };
         let mut byte = [0];
@@ -67,7 +72,9 @@ pub(in crate::client) struct Scanned {
 pub(in crate::client) struct Scan<'a> {
     pub dest: &'a Arc<Dest>,
     pub record: stat_cache::Reader,
+    /// What differs is replaced, whoever wrote it.
     pub overwrite: bool,
+    /// For the decisions.
     pub temp: Option<&'a Path>,
     /// Ids of earlier pulls that did not end, one a line.
     pub earlier: Option<&'a str>,
@@ -75,6 +82,9 @@ pub(in crate::client) struct Scan<'a> {
 
 impl Scan<'_> {
     /// Looks at every entry. Nothing is changed.
+    ///
+    /// Reads every file of the right size whose stamp the record cannot vouch for, so it may take as long as the disk takes. Ends with
+    /// [`TransferError::WouldOverwrite`] after all were looked at, with the first few and the count.
     pub fn run(
         mut self,
         reference: &str,
@@ -126,6 +136,7 @@ impl Scan<'_> {
         left_of(dir, runs, entry.path.name(), digest)
     }
 
+    /// What lies behind a directory that may not be read counts as nothing: the planner opens it up, or says why it cannot.
     fn entry(&mut self, dirs: &mut Dirs, entry: &Entry) -> Result<Found, TransferError> {
         let path = &entry.path;
         let dir = match dirs.parent(path, Missing::Fail) {
@@ -164,6 +175,7 @@ impl Scan<'_> {
         if self.record.wrote(path, &stamp).is_some() { Found::Ours } else { Found::Foreign }
     }
 
+    /// The record is asked for every file, equal or not: it must be read in order.
     fn file(&mut self, dir: rustix::fd::BorrowedFd<'_>, entry: &Entry, stat: &Stat) -> Result<Found, TransferError> {
         let Kind::File { size, digest: wanted, hardlink, .. } = &entry.kind else { return Ok(Found::Nothing) };
         let stamp = Stamp::of(stat);

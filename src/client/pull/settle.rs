@@ -2,6 +2,8 @@
 //!
 //! Both are spooled to an unlinked temporary file while the pull runs, since memory must not follow their number; directories are
 //! read back from the end, because a directory that loses its write or search permission closes what is below.
+//!
+//! Hard links come first, since making a name in a directory changes its time. Each step may be done twice to the same effect.
 
 use super::dest::{Dest, Dirs, Missing, look, mode, timestamps};
 use crate::client::context::TransferError;
@@ -18,7 +20,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What waits for the end.
+/// What waits for the end. Two temporary files without names; memory is their buffers.
 #[derive(Debug)]
 pub(in crate::client) struct Later {
     dirs: BufWriter<File>,
@@ -37,7 +39,9 @@ impl Later {
         })
     }
 
-    /// Record: mode u32, seconds i64, nanoseconds u32, path, its length u16.
+    /// Notes a directory's mode and time. To be called in tree order, so that the end of the file has the deepest.
+    ///
+    /// Record: mode u32, seconds i64, nanoseconds u32, path, its length u16. The length comes last, since records are read from the end.
     pub fn dir(&mut self, path: &RelPath, mode: u32, mtime: Time) -> Result<(), TransferError> {
         let length = u16::try_from(path.as_bytes().len()).expect("a path has at most 4,096 bytes");
         let record = [
@@ -52,6 +56,8 @@ impl Later {
         self.dirs.write_all(&record).map_err(spool)
     }
 
+    /// Notes a further name. `first` is that of the file in the same selection.
+    ///
     /// Record: length u16, path, length u16, path of the first name.
     pub fn hard_link(&mut self, path: &RelPath, first: &RelPath) -> Result<(), TransferError> {
         for path in [path, first] {
@@ -63,7 +69,8 @@ impl Later {
         Ok(())
     }
 
-    /// Does it all. What fails is listed.
+    /// Does it all, once every file has its name. What fails is listed, with how many there were; a link whose first name is not there is
+    /// `vanished`.
     pub fn settle(self, dest: &Arc<Dest>) -> Result<(Vec<Item>, u64), TransferError> {
         let mut failed = (Vec::new(), 0);
         let mut fail = |path: &RelPath, error: Errno| {
@@ -98,7 +105,8 @@ impl Later {
     }
 }
 
-/// Makes `path` a further name of `first`, unless it is already.
+/// Makes `path` a further name of `first`, unless it is already. By a temporary name and rename, so that it replaces what is there in one
+/// step. Two cursors, because the paths are seldom neighbours.
 fn link(dest: &Dest, to_dirs: &mut Dirs, from_dirs: &mut Dirs, path: &RelPath, first: &RelPath) -> Result<(), Errno> {
     let to = to_dirs.parent(path, Missing::Fail)?;
     let from = from_dirs.parent(first, Missing::Fail)?;
@@ -126,7 +134,7 @@ fn take_path(from: &mut impl Read, at: &mut u64) -> Result<RelPath, TransferErro
     RelPath::from_vec(path).map_err(|_| spool(io::ErrorKind::InvalidData.into()))
 }
 
-/// The record that ends at `end`.
+/// The record that ends at `end`, which moves to its begin.
 fn take_dir(file: &File, end: &mut u64) -> Result<(RelPath, u32, Time), TransferError> {
     let mut length = [0; 2];
     file.read_exact_at(&mut length, *end - 2).map_err(spool)?;
