@@ -2,6 +2,13 @@
 //!
 //! A batch is made by the source, hashed by a worker, decided about in order, encoded by a worker and placed in order. The
 //! number of buffers is fixed, so the number of batches alive is too.
+//!
+//! ```text
+//!         source            worker            order             worker           order
+//! slot    filled            hashed            -                 -                given back
+//! units   named, cut        read, cut         -                 -                consumed
+//! chunks  (large) cut       id, crc           fate              frames           place
+//! ```
 
 use super::Item;
 use super::catalog::Location;
@@ -20,15 +27,15 @@ pub(super) const REGION: usize = 4 << 20;
 pub(super) const MARGIN: usize = 256 << 10;
 /// A file of at most this size is read whole by a worker.
 pub(super) const SMALL: u64 = 1 << 20;
-/// Entries in one batch.
+/// Entries in one batch, so that a million empty files do not make one large.
 pub(super) const MAX_UNITS: usize = 512;
-/// Directory handles that the files of one batch keep open.
+/// Directory handles that the files of one batch keep open; with all batches under way they stay below the usual limit of 1,024.
 pub(super) const MAX_DIRS: usize = 24;
 
-/// A buffer that goes round.
+/// A buffer that goes round: [`MARGIN`] and [`REGION`] bytes.
 pub(super) type Slot = AlignedBuf;
 
-/// A run of entries in tree order.
+/// A run of entries in tree order. Owned by one thread at a time; who holds it may change all of it.
 #[derive(Debug)]
 pub(super) struct Batch {
     /// Counts from 0 without gaps.
@@ -37,20 +44,22 @@ pub(super) struct Batch {
     pub units: Vec<Unit>,
     /// Logical bytes read into the slot.
     pub bytes: u64,
-    /// Frames of the chunks that were compressed.
+    /// Frames of the chunks that were compressed, back to back.
     pub frames: Vec<u8>,
 }
 
-/// What is at the front of a run of bytes.
+/// What is at the front of a run of bytes. The parts of a file, in order, are the file.
 #[derive(Debug, Clone)]
 pub(super) enum Part {
     Chunk(Chunk),
+    /// Whole blocks of zeros; its bytes are not sent.
     Hole(u64),
 }
 
 /// A chunk whose bytes lie in the batch's slot.
 #[derive(Debug, Clone)]
 pub(super) struct Chunk {
+    /// Where in the slot.
     pub start: u32,
     pub len: u32,
     pub id: Digest,
@@ -58,9 +67,10 @@ pub(super) struct Chunk {
     pub fate: Fate,
 }
 
-/// What becomes of a chunk.
+/// What becomes of a chunk. Set once, in tree order, by the ordering thread; the stored form is filled in by a worker.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Fate {
+    /// Also for good, in a file that is taken over from the parent as a whole.
     Undecided,
     /// The bytes are in a pack already, or will be once the batches before this one are placed.
     Known(Location),
@@ -94,7 +104,7 @@ impl FileFacts {
     }
 }
 
-/// A file that a worker reads whole.
+/// A file that a worker reads whole. `outcome` is an error before it was read, and a stable word for why it could not be.
 #[derive(Debug)]
 pub(super) struct SmallFile {
     pub facts: FileFacts,
@@ -133,8 +143,9 @@ pub(super) enum Unit {
     },
     Small(Box<SmallFile>),
     /// Unchanged by the stat cache, and the parent's layout has its place. None for an empty file.
+    /// Nothing of it is read.
     Cached(Box<FileFacts>),
-    /// A large file begins (again, after a retry).
+    /// A large file begins (again, after a retry). Until it ends or is dropped, no unit of another file comes.
     LargeStart(Box<FileFacts>),
     /// The next bytes of the large file.
     LargeParts {
@@ -145,7 +156,7 @@ pub(super) enum Unit {
     LargeEnd {
         digest: Option<Digest>,
     },
-    /// It changed while it was read: what came since its start does not count.
+    /// It changed while it was read: what came since its start does not count, though its chunks may be sent.
     LargeDropped,
     Skipped(Item),
     Failed(Item),
@@ -181,7 +192,7 @@ impl Batch {
 }
 
 impl Chunk {
-    /// Cut, not hashed yet.
+    /// Cut, not hashed yet: `start` and `len` are in the slot.
     pub fn cut(start: usize, len: usize) -> Self {
         Self {
             start: u32::try_from(start).expect("a slot is smaller than 4 GiB"),

@@ -2,6 +2,8 @@
 //!
 //! Bounded: two generations of entries, the older one dropped when the younger is full; what is used moves to the younger.
 //! Forgetting costs bytes sent again, never correctness. Answers are exact: whole digests are compared, and lengths too.
+//!
+//! Why bounded: a version may hold hundreds of millions of chunks, and memory must not follow them.
 
 use crate::content::digest::Digest;
 use crate::content::pack::{PackId, PackIndex};
@@ -13,7 +15,7 @@ const GENERATION: usize = 114_688;
 /// Where a known chunk lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Location {
-    /// The push's own chunk with this serial number.
+    /// The push's own chunk with this serial number: the n-th, from 0, that was decided to be new.
     Own(u64),
     /// A chunk of a pack that was there before: number in [`Catalog::remote`], index in the pack.
     Remote { pack: u32, index: u32 },
@@ -39,7 +41,7 @@ pub(super) struct Catalog {
 }
 
 impl Catalog {
-    /// Where the chunk lies, when it is known.
+    /// Where the chunk lies, when it is known. A hit keeps the entry from being forgotten soon.
     pub fn find(&mut self, id: &Digest, raw: u32) -> Option<Location> {
         if let Some(known) = self.young.get(id) {
             return (known.raw == raw).then_some(known.location);
@@ -49,6 +51,7 @@ impl Catalog {
         Some(known.location)
     }
 
+    /// As [`find`](Self::find), but changes nothing and does not look at the length.
     pub fn knows(&self, id: &Digest) -> bool {
         self.young.contains_key(id) || self.old.contains_key(id)
     }
@@ -79,7 +82,7 @@ impl Catalog {
         !self.loaded.contains(pack) && !self.loaded_before.contains(pack) && !self.gone.contains(pack)
     }
 
-    /// The service has lost these: they are never used, and their chunks are sent again.
+    /// The service has lost these: they are never used, and their chunks are sent again. Holds for the whole push, later attempts included.
     pub fn lose(&mut self, packs: impl IntoIterator<Item = PackId>) {
         self.gone.extend(packs);
         let gone: HashSet<u32> = self.gone.iter().filter_map(|pack| self.numbers.get(pack)).copied().collect();
@@ -92,7 +95,7 @@ impl Catalog {
         self.gone.contains(pack)
     }
 
-    /// Forgets the push's own chunks: a new attempt counts them anew.
+    /// Forgets the push's own chunks: a new attempt counts them anew. Those that were sent are found again in their packs.
     pub fn forget_own(&mut self) {
         self.young.retain(|_, known| !matches!(known.location, Location::Own(_)));
         self.old.retain(|_, known| !matches!(known.location, Location::Own(_)));

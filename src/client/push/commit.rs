@@ -1,4 +1,11 @@
 //! The end of a push: the two documents go up, the service commits, the answer is waited for.
+//!
+//! ```text
+//! PUT tree -> PUT layout -> POST commit -> 202 -> GET operation?wait=30, until Done | Failed
+//! ```
+//!
+//! Each step may be repeated: documents are named by their digests, and the commit of one upload makes one version. A POST whose
+//! answer was lost is sent again under the same key.
 
 use super::courier::{Destination, epoch};
 use super::record::Documents;
@@ -29,11 +36,14 @@ const WAIT: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(super) enum Committed {
     Version(Box<Version>),
-    /// The service has lost these packs since it offered them.
+    /// The service has lost these packs since it offered them: what was in them is to be sent again. Never empty.
     Gone(Vec<PackId>),
 }
 
 /// Sends the documents and commits. May be called again with other documents for the same upload.
+///
+/// All packs must have been acknowledged. [`TransferError::Commit`] is the service's last word; when the future is dropped or fails
+/// otherwise, the commit may have happened all the same, and the next push finds an equal newest version.
 pub(super) async fn commit(
     context: &Context,
     to: &Destination,
@@ -67,6 +77,7 @@ pub(super) async fn commit(
     }
 }
 
+/// Read from the temporary file once for each attempt; nothing of it is held but a piece.
 async fn document(
     context: &Context,
     to: &Destination,
@@ -101,6 +112,7 @@ async fn piece(file: Arc<File>, at: u64, len: u64) -> io::Result<Bytes> {
     tokio::task::spawn_blocking(read).await.map_err(io::Error::other)?
 }
 
+/// Only `chunks_gone` with packs that are named can be healed from here.
 fn refused(problem: Box<Problem>) -> Result<Committed, TransferError> {
     if problem.code != "chunks_gone" {
         return Err(TransferError::Commit(problem));

@@ -3,6 +3,9 @@
 //! Commands come from the ordering thread, answers go back into its inbox, whose room is larger than what can be under way, so
 //! that giving an answer never waits. Two packs are in flight at most: the ordering thread sends no third. When the caller
 //! cancels, packs under way have [`GRACE`] to arrive, since what is acknowledged need not be sent again.
+//!
+//! It decides nothing: what is asked, and when, is the ordering thread's. A failure of one command ends the push, since retries are
+//! behind it already.
 
 use super::messages::{Command, Event};
 use super::pack::Sealed;
@@ -27,15 +30,17 @@ use tokio_util::sync::CancellationToken;
 /// How long packs under way may go on after the caller has cancelled.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// The upload that everything goes to; none on a dry run, where nothing is asked or sent.
+/// The upload that everything goes to; none on a dry run: then no chunk is known and no pack is sent, while indexes of the
+/// parent's packs are fetched all the same.
 #[derive(Debug, Clone)]
 pub(super) struct Destination {
     pub upload: Option<Arc<Upload>>,
+    /// Body bytes of packs and documents, retries included; the meter's.
     pub sent: Arc<AtomicU64>,
     pub pace: Option<Arc<dyn Pace>>,
 }
 
-/// Runs until the ordering thread is gone.
+/// Runs until the ordering thread is gone. Every command is answered by one event, in any order, unless that thread left before.
 pub(super) async fn run(
     context: &Context,
     to: &Destination,
@@ -75,6 +80,7 @@ pub(super) async fn run(
     }
 }
 
+/// A failed command becomes [`Event::Failed`], so the loop above never fails itself.
 async fn act(api: Api, to: &Destination, command: Command) -> Event {
     let done = match command {
         Command::Ask { group, chunks } => ask(&api, to, chunks).await.map(|packs| Event::Known { group, packs }),
@@ -87,6 +93,7 @@ async fn act(api: Api, to: &Destination, command: Command) -> Event {
     done.unwrap_or_else(Event::Failed)
 }
 
+/// 4,096 ids in one question, which is what the service takes.
 async fn ask(api: &Api, to: &Destination, chunks: Vec<Digest>) -> Result<Vec<PackInfo>, TransferError> {
     let Some(upload) = &to.upload else { return Ok(Vec::new()) };
     let mut packs = Vec::new();
@@ -98,7 +105,7 @@ async fn ask(api: &Api, to: &Destination, chunks: Vec<Digest>) -> Result<Vec<Pac
     Ok(packs)
 }
 
-/// An index that is not there any more is left out.
+/// Four at a time. An index that is not there any more, or is damaged, is left out: its chunks are sent again.
 async fn load(api: &Api, packs: Vec<PackId>) -> Result<Vec<PackIndex>, TransferError> {
     let mut fetches = futures::stream::iter(packs.into_iter().map(|pack| index::fetch(api, pack))).buffer_unordered(4);
     let mut indexes = Vec::new();
@@ -115,6 +122,7 @@ async fn load(api: &Api, packs: Vec<PackId>) -> Result<Vec<PackIndex>, TransferE
     Ok(indexes)
 }
 
+/// Idempotent by the pack's id: a repeat of an acknowledged pack is answered alike.
 async fn put(api: &Api, to: &Destination, pack: Sealed) -> Result<(), TransferError> {
     let Some(upload) = &to.upload else { return Ok(()) };
     let id = pack.id.to_string();
@@ -134,7 +142,7 @@ async fn put(api: &Api, to: &Destination, pack: Sealed) -> Result<(), TransferEr
     Ok(())
 }
 
-/// The header that every PUT of an upload carries.
+/// The header that every PUT of an upload carries: once the upload was reopened or ended by another, a late PUT is refused by it.
 pub(super) fn epoch(upload: &Upload) -> HeaderMap {
     let mut headers = HeaderMap::new();
     headers.insert(EPOCH_HEADER, HeaderValue::from(upload.epoch));

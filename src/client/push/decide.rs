@@ -3,6 +3,14 @@
 //! For a group with chunks that are not known, first the packs that the parent names are looked into, then the service is asked
 //! with the sampled ids that are still unknown, then the packs it answers are looked into. A parent that fits into the catalog
 //! is loaded whole at the first miss: dedup against it is exact then.
+//!
+//! ```text
+//! Hints --load the parent's packs--> Asked --known--> Answers --load the answered packs--> Ready
+//!                                      `-- no sampled id is unknown ------------------------^
+//! ```
+//!
+//! Decisions fall in tree order, whatever the order of the answers, so serial numbers are placed in the order in which they were given
+//! out. An answer that is missing or wrong costs bytes sent again, never a wrong version: the service proves what it is sent.
 
 use super::batch::{Batch, Fate, Stored, Unit};
 use super::catalog::{Catalog, Location};
@@ -15,7 +23,7 @@ use crate::content::layout::FileLayout;
 use crate::content::pack::{PackId, PackIndex};
 use std::collections::{HashSet, VecDeque};
 
-/// Batches of one group.
+/// Batches of one group: a question to the service for 16 MiB rather than for each 4.
 const GROUP: usize = 4;
 /// A parent with at most this many chunks and packs is loaded whole.
 const WHOLE_CHUNKS: u64 = 100_000;
@@ -24,7 +32,8 @@ const WHOLE_PACKS: usize = 512;
 const AROUND: u64 = 32 << 20;
 /// Packs of the parent looked into for one group.
 const HINTS: usize = 64;
-/// So many times one file may go from one run of known chunks to another before it is sent anew.
+/// So many times one file may go from one run of known chunks to another before it is sent anew: so its segments stay
+/// below the format's limit.
 const MAX_JUMPS: u32 = 100_000;
 
 /// How far a group has come.
@@ -56,6 +65,7 @@ pub(super) struct Decisions<'a> {
     catalog: Catalog,
     parent: Option<&'a Parent>,
     /// The parent was loaded whole.
+    /// Asked for once, even where some index could not be had.
     whole: bool,
     gathering: VecDeque<Batch>,
     groups: VecDeque<Group>,
@@ -113,6 +123,7 @@ impl<'a> Decisions<'a> {
         self.groups.push_back(Group { number, batches, stage: Stage::Hints, waiting: false, packs });
     }
 
+    /// The service's answer to [`Command::Ask`]. One for a group that is gone is ignored.
     pub fn known(&mut self, group: u64, packs: &[PackInfo]) {
         let Some(group) = self.groups.iter_mut().find(|it| it.number == group) else { return };
         group.waiting = false;
@@ -120,6 +131,7 @@ impl<'a> Decisions<'a> {
         group.stage = Stage::Answers;
     }
 
+    /// The answer to [`Command::Load`]; what is not among the indexes could not be had.
     pub fn loaded(&mut self, group: u64, indexes: &[PackIndex]) {
         for index in indexes {
             self.catalog.add_pack(index);
@@ -149,7 +161,7 @@ impl<'a> Decisions<'a> {
         commands
     }
 
-    /// The next batch that can be decided, decided; and whether it has new chunks.
+    /// The next batch that can be decided, decided; and whether it has new chunks, which must be encoded before they are placed.
     pub fn next(&mut self) -> Option<(Batch, bool)> {
         loop {
             let group = self.groups.front_mut().filter(|group| group.stage == Stage::Ready)?;
@@ -188,6 +200,8 @@ impl<'a> Decisions<'a> {
     }
 
     /// Packs of the parent that may hold the group's chunks.
+    /// Empty where all is known already, where the parent was loaded whole, or without a parent. Also keeps the large file at hand, so it is to be
+    /// called once a group, in order.
     fn hints(&mut self, batches: &VecDeque<Batch>) -> Vec<PackId> {
         let Some(parent) = self.parent.filter(|_| !self.whole) else {
             return Vec::new();
@@ -241,6 +255,7 @@ impl<'a> Decisions<'a> {
     }
 
     /// Fixes the fate of every chunk of the batch.
+    /// Answers whether anything is new. A file that is the parent's as a whole is left undecided: it is placed by its layout.
     fn decide(&mut self, batch: &mut Batch) -> bool {
         let mut has_new = false;
         for unit in &mut batch.units {
@@ -276,7 +291,8 @@ impl<'a> Decisions<'a> {
     }
 }
 
-/// Whether this is a small file whose content is that of the parent's file of the same path, in packs that are there.
+/// Whether this is a small file whose content is that of the parent's file of the same path, in packs that are there. Asked when deciding
+/// and again when placing: both must answer alike, so it looks at nothing that changes in between.
 pub(super) fn is_same(unit: &Unit, parent: &Parent, catalog: &Catalog) -> bool {
     let Unit::Small(file) = unit else { return false };
     let (Some(layout), Ok(hashed)) = (&file.facts.parent, &file.outcome) else { return false };

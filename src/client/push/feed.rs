@@ -2,6 +2,8 @@
 //!
 //! Blocks when all buffers are under way. A batch is handed out when its slot, its list of entries or its share of open directories
 //! is full.
+//!
+//! One thread feeds. Batches are numbered in the order in which they are begun, which is tree order.
 
 use super::batch::{Batch, FileFacts, MARGIN, MAX_DIRS, MAX_UNITS, REGION, Slot, SmallFile, Unit};
 use super::messages::Job;
@@ -12,7 +14,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender};
 use tokio_util::sync::CancellationToken;
 
-/// Ends the source early: the other side is gone, or the caller has cancelled.
+/// Ends the source early: the other side is gone, or the caller has cancelled. Says nothing more, since whoever stopped it knows why.
 #[derive(Debug)]
 pub(super) struct Stop;
 
@@ -46,6 +48,7 @@ impl Feed {
         self.next
     }
 
+    /// Waits for a buffer: what bounds the push's memory, and ties its reading to the network.
     fn slot(&self) -> Result<Slot, Stop> {
         if self.cancel.is_cancelled() {
             return Err(Stop);
@@ -63,7 +66,7 @@ impl Feed {
         self.open.as_mut().ok_or(Stop)
     }
 
-    /// Hands out what is open.
+    /// Hands out what is open; nothing where nothing is.
     pub fn flush(&mut self) -> Result<(), Stop> {
         match self.open.take() {
             Some(open) => self.out.send(Job::Hash(open.batch)).map_err(|_| Stop),
@@ -71,14 +74,14 @@ impl Feed {
         }
     }
 
-    /// Adds an entry that needs no bytes of the slot.
+    /// Adds an entry that needs no bytes of the slot. May hand the batch out.
     pub fn unit(&mut self, unit: Unit) -> Result<(), Stop> {
         let open = self.open()?;
         open.batch.units.push(unit);
         if open.batch.units.len() >= MAX_UNITS { self.flush() } else { Ok(()) }
     }
 
-    /// Adds a small file, in a new batch where it does not fit into this one.
+    /// Adds a small file, in a new batch where it does not fit into this one. Only room is set aside: a worker reads it.
     pub fn small(&mut self, facts: FileFacts, found: Found) -> Result<(), Stop> {
         let room = usize::try_from(facts.stamp.size).expect("a small file") + 1;
         let open = self.open()?;
@@ -111,6 +114,7 @@ impl Feed {
         self.open.take().map(|open| open.batch).ok_or(Stop)
     }
 
+    /// Hands out a batch that [`region`](Self::region) gave.
     pub fn send(&mut self, batch: Batch) -> Result<(), Stop> {
         if self.cancel.is_cancelled() {
             return Err(Stop);

@@ -2,6 +2,13 @@
 //!
 //! What the file system calls a hole is not read where whole blocks of it lie in the hole; the cuts are the same as if it had
 //! been. The file is compared with its stamp at the end; one that changed is read once more from the start, then given up.
+//!
+//! ```text
+//! LargeStart  LargeParts ...  LargeEnd         read whole and unchanged
+//! LargeStart  LargeParts ...  LargeDropped     changed or unreadable; then once more, or Failed
+//! ```
+//!
+//! Memory: one region, and what the cut has left over of it. The read is on the source's thread: cuts depend on the bytes before.
 
 use super::Item;
 use super::batch::{Batch, Chunk, FileFacts, MARGIN, Part, REGION, Unit};
@@ -60,7 +67,7 @@ pub(super) fn read(feed: &mut Feed, facts: FileFacts, place: &Place, leads: bool
     Ok(())
 }
 
-/// One reading. `facts` is taken when the start went out.
+/// One reading. `facts` is taken when the start went out: what goes wrong after that must be followed by a drop.
 fn attempt(feed: &mut Feed, facts: &mut Option<FileFacts>, place: &Place) -> Result<(), Fault> {
     let file = rustix::fs::openat(&place.dir, &place.name, READ, Mode::empty())?;
     let stat = rustix::fs::fstat(&file)?;
@@ -96,7 +103,8 @@ fn attempt(feed: &mut Feed, facts: &mut Option<FileFacts>, place: &Place) -> Res
     Ok(())
 }
 
-/// The first run of whole blocks at or after `at` that the file system knows to be a hole; empty at the end when none.
+/// The first run of whole blocks at or after `at` that the file system knows to be a hole; empty at the end when none. A hint only: what is
+/// read and turns out to be zeros becomes a hole as well.
 fn next_hole(file: &OwnedFd, at: u64, size: u64) -> Result<Range<u64>, Errno> {
     let mut at = at;
     loop {

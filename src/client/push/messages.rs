@@ -1,4 +1,7 @@
 //! What the threads of a push tell each other.
+//!
+//! Every channel has a bound. The inbox of the ordering thread has room for all that can be under way, so that those who answer never wait
+//! for it while it waits for them.
 
 use super::batch::Batch;
 use super::pack::Sealed;
@@ -26,6 +29,7 @@ pub(super) enum Event {
         group: u64,
         indexes: Vec<PackIndex>,
     },
+    /// A pack is acknowledged: verified by the service and durable.
     Sent {
         bytes: u64,
         took: Duration,
@@ -34,17 +38,18 @@ pub(super) enum Event {
     Stop,
     /// Nobody waits for this push any more, and nothing under way will answer.
     Abandoned,
+    /// Ends the push.
     Failed(TransferError),
 }
 
-/// What a worker is to do.
+/// What a worker is to do. The batch comes back as [`Event::Hashed`] or [`Event::Encoded`].
 #[derive(Debug)]
 pub(super) enum Job {
     Hash(Batch),
     Encode(Batch),
 }
 
-/// What the ordering thread wants done.
+/// What the ordering thread wants done. Each is answered by one [`Event`].
 #[derive(Debug)]
 pub(super) enum Command {
     /// Ask which packs hold these chunks.

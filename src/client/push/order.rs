@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::Duration;
 
-/// Packs in flight.
+/// Packs in flight: while the service works on the end of one, the next one's bytes are on their way.
 const IN_FLIGHT: usize = 2;
 /// Zeros that holes are hashed from.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
@@ -41,13 +41,16 @@ pub(super) struct Order<'a> {
     links: Links,
     decisions: Decisions<'a>,
     placing: Placing<'a>,
+    /// Came back before their turn.
     hashed: BTreeMap<u64, Batch>,
     next_hashed: u64,
     /// The large file that is being hashed.
     whole: Option<Hasher>,
     to_encode: VecDeque<Batch>,
     encoding: usize,
+    /// One more than there are workers: all may encode while one batch waits.
     encoding_most: usize,
+    /// Ready to be placed, in the order of their numbers.
     decided: BTreeMap<u64, Batch>,
     next_placed: u64,
     in_flight: usize,
@@ -85,6 +88,9 @@ impl<'a> Order<'a> {
     }
 
     /// Runs until everything is placed and every pack acknowledged.
+    ///
+    /// An error ends the attempt at once; what is acknowledged by then stays with the upload. [`Error::Interrupted`] comes after the packs
+    /// under way have arrived or their grace is over.
     pub fn run(mut self) -> Result<Ordered<'a>, TransferError> {
         loop {
             let event = self.links.inbox.recv().map_err(|_| broken("all other threads ended"))?;
@@ -147,6 +153,7 @@ impl<'a> Order<'a> {
         self.place()
     }
 
+    /// Places while no sealed pack waits: what is placed beyond that would be held in memory until the line is free.
     fn place(&mut self) -> Result<(), TransferError> {
         loop {
             while self.in_flight < IN_FLIGHT
@@ -180,7 +187,7 @@ impl<'a> Order<'a> {
         self.placing.acknowledged(bytes, took);
     }
 
-    /// No new work; packs under way may still arrive.
+    /// No new work; packs under way may still arrive, since the courier drops them when their grace is over.
     fn stop(mut self) -> Result<Ordered<'a>, TransferError> {
         while self.in_flight > 0 {
             match self.links.inbox.recv() {
@@ -197,6 +204,7 @@ impl<'a> Order<'a> {
     }
 
     /// Hashes large files as wholes, in order.
+    /// At most one large file is under way: units of two never mix.
     fn hash_large(&mut self, batch: &mut Batch) {
         for unit in &mut batch.units {
             match unit {

@@ -21,7 +21,7 @@ const MAX_CHUNKS: usize = 60_000;
 /// A pack is at most this part of what was acknowledged, beyond [`FIRST`].
 const PART_OF_SENT: u64 = 24;
 
-/// Slabs that go round.
+/// Slabs that go round. Grows to what the packs in memory need, and keeps it until the attempt ends.
 #[derive(Debug, Default)]
 pub(super) struct Pool(Mutex<Vec<Vec<u8>>>);
 
@@ -52,7 +52,7 @@ impl Drop for Slab {
     }
 }
 
-/// A pack that is being filled.
+/// A pack that is being filled. Chunks stand in it in the order of [`append`](Self::append), and that order is their index.
 #[derive(Debug)]
 pub(super) struct Filling {
     pool: Arc<Pool>,
@@ -92,6 +92,7 @@ impl Filling {
         !self.is_empty() && (bytes > target || self.entries.len() >= MAX_CHUNKS)
     }
 
+    /// `frame` is the chunk's stored form, `entry.stored` bytes long. Copied: it may be given back at once.
     pub fn append(&mut self, entry: ChunkEntry, mut frame: &[u8]) {
         self.stored += frame.len() as u64;
         self.entries.push(entry);
@@ -108,7 +109,10 @@ impl Filling {
         }
     }
 
-    /// Ends the pack and begins a new one.
+    /// Ends the pack and begins a new one. Its bytes never change again, and its id is known from here.
+    ///
+    /// # Panics
+    /// Where the pack is empty.
     pub fn seal(&mut self) -> Sealed {
         let index = PackIndex::new(std::mem::take(&mut self.entries))
             .expect("not empty, below the format's count, and made of chunks that the splitter cut");
@@ -120,7 +124,8 @@ impl Filling {
     }
 }
 
-/// The target size of packs.
+/// The target size of packs: doubled while a pack takes under 10 s, halved where it takes over 20. Only packs of at least half the target
+/// teach to grow, since small ones say little of the line.
 #[derive(Debug)]
 pub(super) struct Shape {
     target: u64,
@@ -140,7 +145,7 @@ impl Shape {
         self.target.min((self.acknowledged / PART_OF_SENT).max(FIRST)).min(self.most)
     }
 
-    /// A pack was acknowledged after this time on the way.
+    /// A pack was acknowledged after this time on the way; retries count into it.
     pub fn learn(&mut self, bytes: u64, took: Duration) {
         self.acknowledged += bytes;
         if took > Duration::from_secs(20) {

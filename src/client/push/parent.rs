@@ -2,6 +2,9 @@
 //!
 //! Tree and layout are fetched to temporary files once and then read as two streams beside the walk, so that memory does not
 //! follow their size. They only spare work: whatever is wrong with them costs bytes sent again, never a wrong version.
+//!
+//! Three uses: a file that the stat cache calls unchanged takes the parent's places as they are; a small one that was read and has the
+//! parent's digest does so too; and the packs that a changed file lay in are looked into first, since its chunks are most likely there.
 
 use super::catalog::Catalog;
 use crate::api::datasets::Version;
@@ -29,7 +32,7 @@ pub(super) struct Parent {
 }
 
 impl Parent {
-    /// Fetches the parent. One that cannot be had (just deleted, damaged) is as if there were none.
+    /// Fetches the parent. One that cannot be had (just deleted, damaged) is as if there were none; only a call that fails otherwise is an error.
     pub async fn fetch(
         context: &Context,
         version: &Version,
@@ -45,7 +48,7 @@ impl Parent {
         Ok(Self::of(fetched, version.chunks))
     }
 
-    /// From documents that are here.
+    /// From documents that are here. `None` where they are damaged.
     pub fn of(fetched: Fetched, chunks: u64) -> Option<Self> {
         let packs = match fetched.open() {
             Ok(merged) => merged.packs().to_vec().into(),
@@ -70,7 +73,7 @@ pub(super) struct ParentFile {
     pub digest: Digest,
     /// Absent for an empty file.
     pub layout: Option<Box<FileLayout>>,
-    /// All packs of its layout are there.
+    /// All packs of its layout are there, as far as the service has told.
     pub is_whole: bool,
 }
 

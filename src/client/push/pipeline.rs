@@ -9,6 +9,9 @@
 //!
 //! Threads are scoped: when this function returns, none is left. A thread that panics tells the ordering thread on its way
 //! down, so that nothing waits for it for ever.
+//!
+//! No circle of waits: the ordering thread waits for its inbox only, and every other channel that it sends to has room for all that can be
+//! under way; so buffers always come back, and the source, which waits for them, always goes on.
 
 use super::PushOptions;
 use super::batch::{MARGIN, REGION, Slot};

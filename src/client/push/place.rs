@@ -2,6 +2,15 @@
 //!
 //! Chunks that were decided to be new are appended in the order of the decisions, so the serial number of a chunk tells its
 //! pack. A pack is sealed when it is full and waits here until it may be sent.
+//!
+//! One thread calls, batch by batch in tree order, however the workers ran.
+//!
+//! ```text
+//! new chunk    serial n      -> appended to the pack being filled: (its number, index n - serial of its first chunk)
+//! own chunk    serial m < n  -> the row of `packs` that begins at or before m
+//! remote       pack, index   -> the number of that pack, the same index
+//! hole                       -> a segment without a pack
+//! ```
 
 use super::Item;
 use super::batch::{Batch, Chunk, Fate, FileFacts, Part, Slot, SmallFile, Unit};
@@ -21,7 +30,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What was placed, for the report.
+/// What was placed, for the report: bytes of sealed packs, and logical bytes that were known already.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Sums {
     pub stored_bytes: u64,
@@ -29,6 +38,7 @@ pub(super) struct Sums {
 }
 
 /// A file whose parts come one after the other.
+/// Its layout names packs by this push's numbers; the layout's own places come in `record`.
 #[derive(Debug)]
 struct OpenFile {
     facts: FileFacts,
@@ -43,11 +53,16 @@ pub(super) struct Placing<'a> {
     meter: &'a Meter,
     parent: Option<&'a Parent>,
     filling: Filling,
+    /// Asked before each new chunk, so a pack that is being filled follows what the line has just shown.
     shape: Shape,
+    /// Full packs that were not handed out yet.
     sealed: VecDeque<Sealed>,
     /// Number of the pack being filled, and the serial number of its first chunk: one row a pack of this push.
+    /// Sorted by serial number, so a chunk's pack is found by halving.
     packs: Vec<(u64, u32)>,
+    /// Of the next new chunk to be placed.
     serial: u64,
+    /// Between its start and its end.
     large: Option<OpenFile>,
 }
 
@@ -77,11 +92,13 @@ impl<'a> Placing<'a> {
         self.sealed.is_empty() && self.filling.is_empty()
     }
 
+    /// To be sent now; the caller counts it as in flight.
     pub fn next_sealed(&mut self) -> Option<Sealed> {
         self.sealed.pop_front()
     }
 
     /// Seals what is left; `false` when nothing is.
+    /// To be called once the last batch is placed.
     pub fn seal_last(&mut self) -> bool {
         if self.filling.is_empty() {
             return false;
@@ -90,11 +107,13 @@ impl<'a> Placing<'a> {
         true
     }
 
+    /// To be told once a pack, in any order.
     pub fn acknowledged(&mut self, bytes: u64, took: Duration) {
         self.shape.learn(bytes, took);
     }
 
-    /// Places a decided batch and gives its buffer back.
+    /// Places a decided batch and gives its buffer back. Batches must come in the order of their numbers. An error is a fault of the machinery
+    /// or of the temporary files; what is wrong with a file is in the record.
     pub fn place(&mut self, batch: Batch, catalog: &Catalog) -> Result<Slot, TransferError> {
         let Batch { slot, units, frames, .. } = batch;
         for unit in units {
@@ -103,6 +122,7 @@ impl<'a> Placing<'a> {
         Ok(slot)
     }
 
+    /// What is dropped leaves its chunks in the packs, where the next push finds them.
     fn unit(&mut self, unit: Unit, slot: &Slot, frames: &[u8], catalog: &Catalog) -> Result<(), TransferError> {
         let same = self.parent.is_some_and(|parent| is_same(&unit, parent, catalog));
         match unit {
@@ -156,7 +176,8 @@ impl<'a> Placing<'a> {
         }
     }
 
-    /// A file whose bytes are all where the parent's layout says.
+    /// A file whose bytes are all where the parent's layout says: its segments are taken over, with this push's numbers for the packs. An
+    /// empty file comes here too, without a layout.
     fn reuse(&mut self, facts: FileFacts) -> Result<(), TransferError> {
         let digest = cached_digest(&facts);
         let layout = match (&facts.parent, self.parent) {
@@ -182,6 +203,7 @@ impl<'a> Placing<'a> {
         self.record.file(self.meter, &facts, digest, layout)
     }
 
+    /// The last look before a file stands in the tree: its parts add up to its size.
     fn finish(&mut self, facts: FileFacts, mut layout: FileLayout, digest: Digest) -> Result<(), TransferError> {
         layout.digest = digest;
         if layout.size != facts.stamp.size {
@@ -216,6 +238,7 @@ impl<'a> Placing<'a> {
     }
 
     /// The chunk's pack and index in it.
+    /// A known chunk costs no byte here, only its place. `Broken` means that the order of decisions was not kept.
     fn chunk(
         &mut self,
         chunk: &Chunk,
@@ -267,6 +290,7 @@ impl<'a> Placing<'a> {
         }
     }
 
+    /// Only a pack that holds something. Its number has an id from here on.
     fn seal(&mut self) {
         let pack = self.filling.seal();
         let (_, number) = *self.packs.last().expect("a pack that is not empty was begun");
@@ -281,6 +305,7 @@ impl<'a> Placing<'a> {
     }
 }
 
+/// To be filled by parts; digest and crc32 are set at its end.
 fn empty_layout() -> FileLayout {
     FileLayout {
         digest: Digest::from_bytes([0; 32]),

@@ -3,6 +3,9 @@
 //!
 //! The tree is written finished. A layout begins with its packs, which are known only at the end, so its lines are spooled and
 //! copied behind the list at last. Both go to unlinked temporary files as streams.
+//!
+//! What is written here may be thrown away whole (another attempt begins with a new record), so nothing is seen outside before the commit.
+//! Both documents are compressed as one frame each, as the service takes them.
 
 use super::batch::FileFacts;
 use super::{Item, PushReport};
@@ -23,10 +26,11 @@ use std::sync::Arc;
 
 use super::spool::{Lines, Spool};
 
-/// Compression of tree and layout.
+/// Compression of tree and layout: zstd's default, since they are small beside the data.
 const LEVEL: i32 = 3;
 
 /// A document that is compressed while it is written.
+/// Unbuffered above: the writers of tree and layout hand it 64 KiB at a time.
 struct Packed(zstd::Encoder<'static, BufWriter<File>>);
 
 impl Write for Packed {
@@ -45,7 +49,7 @@ impl std::fmt::Debug for Packed {
     }
 }
 
-/// The documents of one attempt, finished.
+/// The documents of one attempt, finished; digests are of their uncompressed bytes.
 #[derive(Debug)]
 pub(super) struct Documents {
     pub files: Fetched,
@@ -55,11 +59,13 @@ pub(super) struct Documents {
     pub chunks: u64,
 }
 
-/// A pack's number before it is known whether, and at which place, the layout names it.
+/// A pack's number before it is known whether, and at which place, the layout names it. A number is given when a pack is begun or first
+/// used, its id comes when it is sealed, its place when a file's line names it. One row a pack of this push or used by it.
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
     /// Id once known, place in the layout once a line names it.
     packs: Vec<(Option<PackId>, Option<u32>)>,
+    /// Sealed or remote packs.
     by_id: HashMap<PackId, u32>,
     /// In the order of the layout.
     used: Vec<u32>,
@@ -72,11 +78,13 @@ impl Numbers {
         u32::try_from(self.packs.len() - 1).expect("a layout names at most a million packs")
     }
 
+    /// The pack was sealed: the number has its id. Two numbers may have one id, where a pack of this push is one that was there before.
     pub fn close(&mut self, number: u32, id: PackId) {
         self.packs[number as usize].0 = Some(id);
         self.by_id.entry(id).or_insert(number);
     }
 
+    /// The number of a pack that is known by its id.
     pub fn of(&mut self, id: PackId) -> u32 {
         if let Some(number) = self.by_id.get(&id) {
             return *number;
@@ -87,6 +95,7 @@ impl Numbers {
     }
 
     /// The pack's place in the layout.
+    /// Given in the order in which lines name packs, so packs that nothing names do not stand in the layout.
     fn place(&mut self, number: u32) -> u32 {
         let (_, place) = &mut self.packs[number as usize];
         *place.get_or_insert_with(|| {
@@ -95,7 +104,7 @@ impl Numbers {
         })
     }
 
-    /// The layout's packs, each once, and which of them every place means.
+    /// The layout's packs, each once, and which of them every place means. `None` while a pack that is named has no id.
     fn list(&self) -> Option<(Vec<PackId>, Vec<u32>)> {
         let (mut list, mut seen) = (Vec::new(), HashMap::new());
         let mut places = Vec::with_capacity(self.used.len());
@@ -120,12 +129,13 @@ struct Leader {
     digest: Digest,
 }
 
-/// Everything that is written down.
+/// Everything that is written down. All calls in tree order. A file that failed is in the report and nowhere else.
 #[derive(Debug)]
 pub(super) struct Record {
     tree: TreeWriter<Packed>,
     lines: Spool,
     cache: Option<stat_cache::Writer>,
+    /// First files of hard-link groups that are open; bounded as the walk's table is.
     leaders: HashMap<RelPath, Leader>,
     pub numbers: Numbers,
     pub report: PushReport,
@@ -134,6 +144,7 @@ pub(super) struct Record {
 }
 
 impl Record {
+    /// `cache` must have been begun before the first file is read.
     pub fn create(temp: Option<PathBuf>, cache: Option<stat_cache::Writer>) -> Result<Self, TransferError> {
         let tree = packed(temporary(temp.as_deref())?).map_err(TransferError::local(place(temp.as_ref())))?;
         Ok(Self {
@@ -148,6 +159,7 @@ impl Record {
         })
     }
 
+    /// Also where it could not be read: then what is below is missing, and the failed item says so.
     pub fn dir(&mut self, path: RelPath, mode: u32, mtime: Time) -> Result<(), TransferError> {
         self.entry(Entry { path, kind: Kind::Dir { mode } })?;
         self.line(&Line::Dir { mtime })
@@ -157,7 +169,8 @@ impl Record {
         self.entry(Entry { path, kind: Kind::Symlink { mtime, target } })
     }
 
-    /// A file with all its bytes in their places; `layout` is absent for an empty one.
+    /// A file with all its bytes in their places; `layout` is absent for an empty one. Written to tree, layout and stat cache, and counted, in
+    /// one step: what stands in the tree has its line.
     pub fn file(
         &mut self,
         meter: &Meter,
@@ -217,7 +230,7 @@ impl Record {
         }
     }
 
-    /// Ends the documents. The stat cache is handed out, to be put in place when the version is committed.
+    /// Ends the documents. The stat cache is handed out, to be put in place when the version is committed. All packs must be sealed. Blocks.
     pub fn finish(self) -> Result<(Documents, PushReport, Option<stat_cache::Writer>), TransferError> {
         let here = place(self.temp.as_ref());
         let (tree, counts, packed_tree) = self.tree.finish().map_err(bad_tree)?;
@@ -261,6 +274,7 @@ fn packed(file: File) -> io::Result<Packed> {
     zstd::Encoder::new(BufWriter::with_capacity(128 << 10, file), LEVEL).map(Packed)
 }
 
+/// The frame is ended and the file rewound; not synced, since nobody else ever opens it.
 fn ended(packed: Packed) -> io::Result<File> {
     let mut file = packed.0.finish()?.into_inner().map_err(io::IntoInnerError::into_error)?;
     file.rewind()?;
@@ -271,6 +285,7 @@ fn place(temp: Option<&PathBuf>) -> PathBuf {
     temp.cloned().unwrap_or_else(std::env::temp_dir)
 }
 
+/// The walk gives paths in order and values in range, so this is a bug or a full temporary directory.
 fn bad_tree(error: crate::content::tree::Error) -> TransferError {
     TransferError::BadVersion { reference: "the new version".to_owned(), what: "tree", why: error.to_string() }
 }

@@ -2,6 +2,12 @@
 //!
 //! One attempt is the rule. Another follows only when the service has lost packs that it had offered: then the documents of
 //! the attempt before serve as the parent, so that only files in those packs are read and sent again.
+//!
+//! ```text
+//! walk opened -> upload opened (parent, lost packs) -> parent fetched -> attempt -> equal to the newest? -> unchanged
+//!                                                                           ^          | no
+//!                                                                           `-- Gone --+-> commit -> Version
+//! ```
 
 use super::catalog::Catalog;
 use super::commit::{Committed, commit};
@@ -22,10 +28,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Times that lost packs are sent again before the push gives up.
+/// Attempts of one push, the first included: so many commits may find packs gone before the push gives up.
 const ATTEMPTS: u32 = 3;
 
-/// Pushes. When the caller cancels: [`Error::Interrupted`]; the same call later goes on where this one stopped.
+/// Pushes. When the caller cancels: [`Error::Interrupted`]; the same call later goes on where this one stopped. A tree equal to the newest
+/// version's makes no new one, save for an output's, or where that version has lost packs.
 ///
 /// An item that cannot be read is in the report and makes the version incomplete; it is no error unless `all_or_nothing`.
 pub async fn push(context: &Context, options: PushOptions) -> Result<PushReport, TransferError> {
@@ -42,6 +49,7 @@ pub async fn push(context: &Context, options: PushOptions) -> Result<PushReport,
     Ok(report)
 }
 
+/// One push; its attempts share the meter.
 struct Push<'a> {
     context: &'a Context,
     options: Arc<PushOptions>,
@@ -49,6 +57,7 @@ struct Push<'a> {
 }
 
 impl Push<'_> {
+    /// Roots first, then the service, then the bytes: what can fail at once fails before anything is sent.
     async fn run(&self) -> Result<PushReport, TransferError> {
         self.context.check()?;
         // Before anything is asked of the service: a path that is not there is told at once.
@@ -157,6 +166,7 @@ impl Push<'_> {
         tokio::task::spawn_blocking(count).await.map_err(|_| TransferError::Broken { what: "the count of files" })
     }
 
+    /// One walk, all packs, both documents. `stored` sums the bytes of packs over the attempts.
     async fn attempt(
         &self,
         to: &Destination,
@@ -192,6 +202,7 @@ impl Push<'_> {
         Ok((documents, report, cache))
     }
 
+    /// Everything but what only the commit knows. `stored` is of all attempts, since each has sent its packs.
     fn fill(&self, report: &mut PushReport, documents: &Documents, stored: u64) {
         let counts = documents.counts;
         report.digest = documents.tree.to_string();
@@ -203,7 +214,8 @@ impl Push<'_> {
         report.dry_run = self.options.dry_run;
     }
 
-    /// The ends without a commit: failed items that may not be, and a tree that is there already.
+    /// The ends without a commit: failed items that may not be, and a tree that is there already. The upload of the latter is given up;
+    /// that of the former stays, so that what was sent waits for the next push.
     async fn ended_early(
         &self,
         upload: &Option<Upload>,
@@ -237,12 +249,14 @@ impl Push<'_> {
         Ok(Some(Ok(std::mem::take(report))))
     }
 
+    /// None without a cache directory.
     fn cache_path(&self) -> Option<PathBuf> {
         let options = &self.options;
         let dir = options.cache_dir.as_ref()?;
         Some(stat_cache::path(dir, &options.cache_scope, &options.dataset, &options.paths))
     }
 
+    /// With `rehash` the cache is not read, but `kept` is put in place all the same.
     fn cache_reader(&self, kept: Option<stat_cache::Writer>) -> stat_cache::Reader {
         // Of an attempt before: put in place, so that it can be read.
         self.keep(kept);
@@ -261,6 +275,7 @@ impl Push<'_> {
             .ok()
     }
 
+    /// A cache that cannot be put in place costs the next push time and nothing else.
     fn keep(&self, cache: Option<stat_cache::Writer>) {
         if let Some(cache) = cache
             && let Err(error) = cache.finish()
@@ -272,8 +287,10 @@ impl Push<'_> {
 
 /// What the next attempt starts from.
 struct Next {
+    /// The one that was opened first, to see that the roots are there; later attempts walk anew.
     walk: Option<Walk>,
     parent: Option<Arc<Parent>>,
     catalog: Catalog,
+    /// Of the attempt before: what it read need not be read again.
     cache: Option<stat_cache::Writer>,
 }

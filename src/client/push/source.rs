@@ -2,6 +2,9 @@
 //!
 //! One thread. Small files are only named here, workers read them; large files are read and cut here (see `large`), since a cut
 //! depends on the bytes before it. Blocks when all buffers are under way, so it never runs ahead of the network.
+//!
+//! What is unchanged by the stat cache *and* lies in the parent's packs is not opened. Either alone is not enough: a digest without places
+//! has nothing to send, and places without a fresh digest prove nothing about the file.
 
 use super::batch::{FileFacts, SMALL, Unit};
 use super::feed::{Feed, Stop};
@@ -20,7 +23,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Runs to the end of the walk. Gives the number of batches and the walk's remarks.
+    /// Runs to the end of the walk. Gives the number of batches and the walk's remarks. [`Stop`] says that nobody wants them any more.
     pub fn run(mut self) -> Result<(u64, Vec<String>), Stop> {
         while let Some(step) = self.walk.next() {
             match step {
@@ -65,13 +68,13 @@ impl Source {
     }
 }
 
-/// The digest that a file unchanged by the cache has.
+/// The digest that a file unchanged by the cache has: the parent's, which the cache has just confirmed; without one that of no bytes.
 pub(super) fn cached_digest(facts: &FileFacts) -> crate::content::digest::Digest {
     facts.parent.as_ref().map_or(*EMPTY, |layout| layout.digest)
 }
 
 impl FileFacts {
-    /// The same file, looked at again.
+    /// The same file, looked at again. The parent's line is dropped: what it was compared for is no longer there.
     pub fn again(&self, stamp: Stamp, mode: u32) -> Self {
         Self { path: self.path.clone(), stamp, mode, leads: self.leads, parent: None }
     }

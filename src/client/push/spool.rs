@@ -1,4 +1,11 @@
 //! Layout lines in a temporary file, before the list of packs is known. The form is private to one push.
+//!
+//! ```text
+//! dir    0 | seconds i64 | nanoseconds u32
+//! file   1 | profile u8 | digest [32] | size u64 | crc32 u32 | count u32 | count x { pack u32 | first u32 | count u32 | raw u64 }
+//! ```
+//!
+//! Little-endian; a hole's pack is all ones. Unproven, since nobody else ever sees the file; a sha256 is not kept, for a push makes none.
 
 use crate::content::crc::Crc32;
 use crate::content::digest::Digest;
@@ -55,7 +62,7 @@ impl Spool {
     }
 }
 
-/// Gives lines back.
+/// Gives lines back, in the order in which they were taken, one at a time.
 #[derive(Debug)]
 pub(super) struct Lines {
     file: BufReader<File>,

@@ -2,6 +2,9 @@
 //!
 //! A small file is opened without following links, read into the batch's slot and compared with what the walk saw; one that
 //! changed is read once more and then given up. No error here ends a push: it becomes the file's outcome.
+//!
+//! Encoders are one a worker; slots and frames belong to the batch. A file's digest is that of its only chunk where it has one, so small
+//! files are hashed once.
 
 use super::batch::{Batch, Chunk, Fate, Hashed, Part, SmallFile, Stored, Unit};
 use crate::client::walk::{READ, Stamp, errno_reason};
@@ -17,7 +20,7 @@ use std::sync::LazyLock;
 /// Digest of no bytes.
 pub(super) static EMPTY: LazyLock<Digest> = LazyLock::new(|| digest(&[]));
 
-/// Fills in the ids of all chunks, and reads the small files.
+/// Fills in the ids of all chunks, and reads the small files. Small files are cut here too.
 pub(super) fn hash(batch: &mut Batch) {
     let mut read = 0;
     for unit in &mut batch.units {
@@ -42,12 +45,12 @@ pub(super) fn hash(batch: &mut Batch) {
     batch.bytes += read;
 }
 
-/// Bytes of the slot that belong to a small file.
+/// Bytes of the slot that belong to a small file: its size and one more.
 pub(super) fn small_room(file: &SmallFile) -> usize {
     usize::try_from(file.facts.stamp.size).map_or(0, |size| size + 1)
 }
 
-/// Reads, cuts and hashes one file. The facts are those of the moment of reading.
+/// Reads, cuts and hashes one file. The facts are those of the moment of reading. An error is a stable word for the report.
 fn read_small(file: &mut SmallFile, window: &mut [u8]) -> Result<Hashed, String> {
     let mut tries = 2;
     let read = loop {
@@ -86,6 +89,7 @@ fn read_small(file: &mut SmallFile, window: &mut [u8]) -> Result<Hashed, String>
 }
 
 /// One read of the whole file: how many bytes, or `None` when it was not the same before and after.
+/// `None` leaves the facts as they stand on the disk now, unless the file outgrew its room in the slot: then it has changed for good.
 fn read_stable(file: &mut SmallFile, window: &mut [u8]) -> Result<Option<usize>, Errno> {
     let open = rustix::fs::openat(&file.place.dir, &file.place.name, READ, Mode::empty())?;
     let read = read_full(&open, window)?;
@@ -123,7 +127,7 @@ pub(super) fn read_full(file: &OwnedFd, window: &mut [u8]) -> Result<usize, Errn
     Ok(read)
 }
 
-/// Cuts bytes that are a whole file and lie at `start` of the slot.
+/// Cuts bytes that are a whole file and lie at `start` of the slot. Chunks are not hashed yet; together with the holes they are the file.
 pub(super) fn cut_whole(bytes: &[u8], start: usize) -> Vec<Part> {
     let mut splitter = Splitter::new();
     let (mut parts, mut at) = (Vec::new(), 0);
@@ -142,7 +146,8 @@ pub(super) fn cut_whole(bytes: &[u8], start: usize) -> Vec<Part> {
     parts
 }
 
-/// Compresses the chunks that are new. Those that do not shrink stay in the slot and are copied from there once.
+/// Compresses the chunks that are new. Those that do not shrink stay in the slot and are copied from there once. To be called once a batch,
+/// after its fates are fixed.
 pub(super) fn encode(batch: &mut Batch, encoder: &mut Encoder) {
     let mut frames = std::mem::take(&mut batch.frames);
     let slot = std::mem::replace(&mut batch.slot, super::batch::Slot::new(0));
