@@ -11,15 +11,18 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 /// Tells the wall-clock time, at microsecond precision.
+///
+/// It may jump, backwards too: whoever orders or fences by it needs something besides (an epoch, a lock).
 pub trait Clock: Send + Sync + Debug {
+    /// Never blocks; cut to whole microseconds by every implementor.
     fn now(&self) -> Timestamp;
 }
 
 /// Makes ids and secrets nobody can guess.
 pub trait Ids: Send + Sync + Debug {
-    /// A fresh UUID v7: unique, and sorted by the time it was made.
+    /// A fresh UUID v7 (RFC 9562): unique, and within one process sorted by the time it was made.
     fn uuid(&self) -> Uuid;
-    /// 256 bits from the system's random source.
+    /// 256 bits from the system's random source: for tokens and keys, which a UUID is not fit for.
     fn secret(&self) -> [u8; 32];
 }
 

@@ -181,7 +181,7 @@ pub(super) struct Writer {
 
 impl Writer {
     /// `now` is the time before the first file is read: an entry counts later only where its file was older than that by [`SAFE`], so a
-    /// change during the reading can never be missed. Makes the directories above.
+    /// change during the reading shows. Makes the directories above.
     pub fn create(path: PathBuf, now: jiff::Timestamp) -> io::Result<Self> {
         let dir = path.parent().unwrap_or(Path::new("."));
         std::fs::create_dir_all(dir)?;
@@ -209,8 +209,8 @@ impl Writer {
         if block.len() >= BLOCK { self.flush() } else { Ok(()) }
     }
 
-    /// Puts the cache in place, in one piece. Not synced: after a loss of power an old, a whole or a damaged cache may be there, and each
-    /// is safe.
+    /// Puts the cache in place, in one piece. Not synced: after a loss of power an old, a whole or a damaged cache may be there, and a push
+    /// goes well with each.
     pub fn finish(mut self) -> io::Result<()> {
         if !self.block.is_empty() {
             self.flush()?;

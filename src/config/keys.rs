@@ -2,6 +2,8 @@
 //!
 //! `limits.json_body` is `DRAY_LIMITS_JSON_BODY` in the environment. A test holds this list against the sample file, and the
 //! sample file is held against the defaults.
+//!
+//! A setting that does not stand here is refused wherever it is said.
 
 /// How an environment variable's text is read. Text stays text even where it looks like a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,6 +18,7 @@ pub(super) enum Kind {
 
 use Kind::{Flag, List, Number, Text};
 
+/// Tables are one level deep. Sizes and periods are text: their units are read by `units`.
 pub(super) const KEYS: &[(&str, Kind)] = &[
     ("listen", Text),
     ("data", Text),

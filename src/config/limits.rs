@@ -57,6 +57,7 @@ impl Default for Limits {
 }
 
 impl Limits {
+    /// What no single value shows: each fault with the key that is to be changed. Asked once all layers are joined.
     pub(super) fn contradictions(&self) -> Vec<(&'static str, String)> {
         let mut faults = Vec::new();
         if !(Size::mib(1)..=Size::mib(1024)).contains(&self.max_pack_bytes) {

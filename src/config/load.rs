@@ -1,6 +1,12 @@
 //! Reads the layers and reports every fault at once, each with where it was said.
 //!
 //! Every value is tried alone, so that one fault does not hide the next. Secrets are never quoted in a fault.
+//!
+//! ```text
+//! defaults < FILE (--config, else DRAY_CONFIG) < DRAY_* < flags        the later wins, key by key
+//! each value  -> tried alone -> taken over, with where it was said | a fault
+//! all values  -> joined      -> contradictions between them        | faults
+//! ```
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -27,9 +33,10 @@ pub struct Flags {
     pub database: Option<String>,
 }
 
-/// Settings that cannot be used.
+/// Settings that cannot be used. Nothing was started by then.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// Not there, not a file, or not UTF-8. A file that was not asked for is never looked for.
     #[error("the settings file `{}` cannot be read; check the path given by --config or DRAY_CONFIG", path.display())]
     Unreadable {
         path: PathBuf,
@@ -46,7 +53,10 @@ fn count(faults: usize) -> String {
 }
 
 impl Settings {
-    /// Default < file < environment < flags.
+    /// Default < file < environment < flags. Reads one file and nothing else of the outside; `environment` is all that counts of it, so tests
+    /// bring their own.
+    ///
+    /// Variables that are no setting are left alone, unless they begin like a table of ours: those are mistyped and a fault.
     pub fn load(flags: &Flags, environment: impl IntoIterator<Item = (String, String)>) -> Result<Self, Error> {
         let environment: BTreeMap<String, String> = environment.into_iter().collect();
         let mut layers = Layers::default();
@@ -78,6 +88,7 @@ struct Origin {
     excerpt: Option<String>,
 }
 
+/// What was said so far. `values` holds only what can be a setting by itself.
 #[derive(Debug, Default)]
 struct Layers {
     values: Table,
@@ -96,6 +107,7 @@ impl Layers {
         }
     }
 
+    /// One table, and those directly below it. Spans and values come from two readings of one text, so they agree.
     fn table(&mut self, prefix: &str, spans: &DeTable<'_>, table: &Table, source: &Source<'_>) {
         for (name, span) in spans {
             let Some(value) = table.get(name.get_ref().as_ref()) else { continue };
@@ -118,6 +130,7 @@ impl Layers {
         }
     }
 
+    /// In the order of the names, so that faults read the same each time.
     fn environment(&mut self, environment: &BTreeMap<String, String>) {
         for (name, text) in environment {
             let known = KEYS.iter().find(|(key, _)| variable(key) == *name);
@@ -170,6 +183,7 @@ impl Layers {
         self.faults.push(format!("{}: `{key}` {what}{excerpt}", origin.place));
     }
 
+    /// Contradictions are looked for though values were refused before: their defaults stand in for them.
     fn finish(mut self) -> Result<Settings, Error> {
         let settings: Settings = match std::mem::take(&mut self.values).try_into() {
             Ok(settings) => settings,
@@ -204,10 +218,12 @@ impl Source<'_> {
     }
 }
 
+/// Whose value, and the line it stands in, no fault about a value quotes.
 fn is_secret(key: &str) -> bool {
     matches!(key, "store.secret_access_key" | "database.url")
 }
 
+/// Guesses at a key that was put into the wrong table.
 fn unknown(key: &str) -> String {
     let last = key.rsplit('.').next().unwrap_or(key);
     let elsewhere = KEYS.iter().find(|(known, _)| known.rsplit('.').next() == Some(last));
@@ -217,6 +233,7 @@ fn unknown(key: &str) -> String {
     }
 }
 
+/// `None` where the text is not of that kind. An empty list is a list.
 fn typed(kind: Kind, text: &str) -> Option<Value> {
     Some(match kind {
         Kind::Text => Value::String(text.to_owned()),

@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// One range.
+/// One range (RFC 4632, RFC 4291): an address and how many of its leading bits count. No bit is set behind them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cidr {
     address: IpAddr,
@@ -21,6 +21,7 @@ pub struct Cidr {
 pub struct NotCidr(String);
 
 impl Cidr {
+    /// A range of one family never holds an address of the other.
     pub fn contains(&self, address: IpAddr) -> bool {
         let (range, asked) = (bits(self.address), bits(address.to_canonical()));
         range.1 == asked.1 && masked(range.0, self.prefix, range.1) == masked(asked.0, self.prefix, asked.1)
@@ -35,6 +36,7 @@ fn bits(address: IpAddr) -> (u128, u8) {
     }
 }
 
+/// The leading bits alone. A shift by the whole width is 0, which is what `/0` means.
 fn masked(address: u128, prefix: u8, width: u8) -> u128 {
     address.checked_shr(u32::from(width - prefix)).unwrap_or(0)
 }

@@ -40,6 +40,7 @@ impl Database {
         self.url.as_ref().map(ExposeSecret::expose_secret)
     }
 
+    /// The scheme is judged here, the rest of the URL by who connects.
     pub(super) fn contradictions(&self) -> Vec<(&'static str, String)> {
         let mut faults = Vec::new();
         if self.connections == 0 {
@@ -56,6 +57,7 @@ impl Database {
     }
 }
 
+/// For whoever prints the settings: password and query are starred, and a URL that cannot be read is starred whole.
 fn masked_url<S: Serializer>(url: &Option<SecretString>, serializer: S) -> Result<S::Ok, S::Error> {
     let Some(url) = url else { return serializer.serialize_none() };
     match url::Url::parse(url.expose_secret()) {

@@ -102,6 +102,7 @@ pub enum Addressing {
     Virtual,
 }
 
+/// Shows that there is a secret, never which.
 fn masked<S: Serializer>(secret: &Option<SecretString>, serializer: S) -> Result<S::Ok, S::Error> {
     match secret {
         Some(_) => serializer.serialize_str("***"),

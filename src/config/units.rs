@@ -16,7 +16,7 @@ pub struct Size(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Period(pub Duration);
 
-/// Text that is no size or period.
+/// Text that is no size or period. Holds the text, for a person to find it: neither is ever a secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error("`{0}` is no size; write a whole number and a unit, like `64MiB` (B, KiB, MiB, GiB, TiB; kB, MB, GB, TB)")]
@@ -25,6 +25,7 @@ pub enum Error {
     Period(String),
 }
 
+/// Largest first and powers of two before powers of ten, so that a value is shown by the unit in which it is most likely written.
 const SIZES: [(&str, u64); 9] = [
     ("TiB", 1 << 40),
     ("GiB", 1 << 30),
@@ -37,6 +38,7 @@ const SIZES: [(&str, u64); 9] = [
     ("B", 1),
 ];
 
+/// Milliseconds, largest first.
 const PERIODS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 
 impl Size {
@@ -58,6 +60,7 @@ impl Period {
 impl FromStr for Size {
     type Err = Error;
 
+    /// One number, one unit, spaces between them allowed; no fractions. What does not fit 64 bits is refused.
     fn from_str(text: &str) -> Result<Self, Error> {
         let wrong = || Error::Size(text.to_owned());
         let (number, unit) = text.split_at(digits(text));
@@ -70,6 +73,7 @@ impl FromStr for Size {
 impl FromStr for Period {
     type Err = Error;
 
+    /// Numbers with units, added up, in any order. A unit follows its number at once; spaces may stand between the pairs.
     fn from_str(text: &str) -> Result<Self, Error> {
         let wrong = || Error::Period(text.to_owned());
         let mut rest = text;
@@ -91,6 +95,7 @@ fn digits(text: &str) -> usize {
 }
 
 impl fmt::Display for Size {
+    /// By the largest unit that divides it, so it reads back as the same value.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let whole = SIZES.iter().find(|(_, factor)| self.0 >= *factor && self.0.is_multiple_of(*factor));
         let (unit, factor) = whole.copied().unwrap_or(("B", 1));
@@ -99,6 +104,7 @@ impl fmt::Display for Size {
 }
 
 impl fmt::Display for Period {
+    /// To the millisecond, which is all that can be written.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut rest = u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX);
         if rest == 0 {

@@ -15,7 +15,8 @@ pub const AVG_CHUNK: usize = 64 * 1024;
 pub const MAX_CHUNK: usize = 96 * 1024;
 /// Holes are whole blocks of this size, aligned to it by file offset.
 pub const HOLE_BLOCK: usize = 64 * 1024;
-/// With this many unread bytes [`Splitter::next`] always answers.
+/// With this many unread bytes [`Splitter::next`] always answers: a longest chunk, and the blocks that must be seen whole to know where it
+/// ends.
 pub const ENOUGH: usize = 256 * 1024;
 
 const BLOCK: u64 = HOLE_BLOCK as u64;

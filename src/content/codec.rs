@@ -3,6 +3,9 @@
 //! The writer probes before it spends CPU, so footage costs next to nothing. The reader believes nothing: a frame's header is read and
 //! judged here before zstd sees it, output goes into a buffer of exactly the declared raw size, and whatever differs is a typed error.
 //! Contexts and buffers are made once per worker; nothing is allocated per chunk.
+//!
+//! A frame has one form here, the writer's (content size, no checksum, no dictionary: RFC 8878), so the same stored bytes can never be read
+//! in two ways.
 #![deny(clippy::indexing_slicing)]
 
 use super::chunker::MAX_CHUNK;
@@ -38,7 +41,8 @@ impl TryFrom<u8> for Codec {
     }
 }
 
-/// Stored bytes that are not what they are declared to be.
+/// Stored bytes that are not what they are declared to be. All but `UnknownCodec` mean damage or a writer that is not ours; the caller tells
+/// which chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error("codec {codec} is not known to this build (it knows 0 and 1): use a newer dray")]
@@ -222,6 +226,7 @@ fn check_frame(stored: &[u8], raw_len: u32) -> Result<(), Error> {
     Ok(())
 }
 
+/// zstd's own words for its code; static, so an error costs nothing.
 fn damaged(code: zstd_safe::ErrorCode) -> Error {
     Error::Damaged { detail: zstd_safe::get_error_name(code) }
 }

@@ -94,7 +94,7 @@ impl<'de> Deserialize<'de> for Digest {
     }
 }
 
-/// The digest of bytes that are all at hand.
+/// The digest of bytes that are all at hand, made on the calling thread.
 pub fn digest(bytes: &[u8]) -> Digest {
     blake3::hash(bytes).into()
 }

@@ -30,6 +30,7 @@ impl<'a> Cursor<'a> {
         self.literal(text).is_some()
     }
 
+    /// A decimal integer that fits 64 bits.
     pub(super) fn number(&mut self) -> Option<u64> {
         let digits = self.rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
         let (number, rest) = self.rest.split_at(digits);
@@ -89,6 +90,7 @@ impl<'a> Cursor<'a> {
         std::str::from_utf8(&text).is_ok().then_some(text)
     }
 
+    /// After the backslash. All bytes it can give are below 0x80, so an escape never completes a UTF-8 sequence.
     fn escape(&mut self) -> Option<u8> {
         let [kind] = self.bytes()?;
         Some(match kind {
@@ -121,6 +123,7 @@ impl<'a> Cursor<'a> {
         })
     }
 
+    /// Whether the line was consumed whole; to be asked last.
     pub(super) fn end(&self) -> Option<()> {
         self.rest.is_empty().then_some(())
     }
@@ -198,13 +201,14 @@ pub(super) enum LineError {
     CutOff,
 }
 
-/// Reads bounded lines and hashes every byte of them.
+/// Reads bounded lines and hashes every byte of them, line ends included. After an error it is of no use.
 #[derive(Debug)]
 pub(super) struct LineReader<R> {
     inner: R,
     line: Vec<u8>,
     batch: Vec<u8>,
     hasher: Hasher,
+    /// Bytes that the whole stream may still have.
     left: u64,
     number: u64,
 }
@@ -267,7 +271,8 @@ impl<R: BufRead> LineReader<R> {
     }
 }
 
-/// Gathers lines, hashes them, hands them on.
+/// Gathers lines, hashes them, hands them on in batches of 64 KiB or more. After an I/O error it is of no use; a line that was too long
+/// leaves no trace.
 #[derive(Debug)]
 pub(super) struct LineWriter<W> {
     inner: W,

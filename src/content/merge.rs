@@ -3,6 +3,11 @@
 //! This is where the two are held against each other: every directory has its time, every regular file with bytes of
 //! its own has its place with equal digest and size, nothing else has a line, and both end together. Hard links need a
 //! second look, see [`HardLinks`].
+//!
+//! ```text
+//! tree    dir a      file a/b (5 bytes)   file a/c -> a/b   symlink a/d
+//! layout  dir_mtime  digest, segments     -                 -
+//! ```
 
 mod error;
 mod leaders;

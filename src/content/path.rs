@@ -169,6 +169,7 @@ impl fmt::Debug for RelPath {
     }
 }
 
+/// The one place where the invariants of [`RelPath`] stand. The limits come first, so a stranger's path costs no more than its bytes.
 fn check(bytes: &[u8]) -> Result<(), PathError> {
     if bytes.is_empty() {
         return Err(PathError::Empty);
@@ -230,8 +231,8 @@ pub fn symlink_escapes(path: &RelPath, target: &[u8]) -> bool {
     false
 }
 
-/// Bytes as a person or a log may see them: what is not UTF-8 as `\xNN`, control and invisible characters as
-/// `\u{N}`, a backslash doubled. No two different names look the same through escapes, and none can move a cursor.
+/// Bytes as a person or a log may see them: what is not UTF-8 and ASCII's control characters as `\xNN`, other control and invisible
+/// characters as `\u{N}`, a backslash doubled. No two different names look the same through escapes, and none can move a cursor.
 pub fn escaped(bytes: &[u8]) -> impl fmt::Display + '_ {
     Escaped(bytes)
 }

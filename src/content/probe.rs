@@ -10,6 +10,7 @@ use zstd::zstd_safe::CCtx;
 
 /// Shorter chunks are compressed without asking: asking would cost as much.
 const MIN_SAMPLE: usize = 1024;
+/// A sample is four runs of 512 bytes, or of a quarter of a shorter chunk, spread evenly.
 const WINDOWS: usize = 4;
 const WINDOW: usize = 512;
 /// How many bits per byte a sample must fall short of random bytes to be called leaning. Literals alone then save a fortieth.

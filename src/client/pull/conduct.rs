@@ -86,6 +86,7 @@ struct State<'a> {
     planner: Planner,
     indexes: HashMap<u32, Arc<PackIndex>>,
     recent: VecDeque<u32>,
+    /// Chunks in `indexes`; the pack that came first goes first.
     indexed: usize,
     /// Files that are fed and not yet completed by a window.
     pending: BTreeMap<u64, Arc<FileJob>>,
@@ -94,6 +95,7 @@ struct State<'a> {
     /// Packs whose indexes cannot be had, and why.
     /// They are not asked for again.
     bad: HashMap<u32, String>,
+    /// None where nothing is written.
     dirs: Option<Dirs>,
     later: &'a mut Later,
     sums: Conducted,

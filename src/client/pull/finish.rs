@@ -83,6 +83,7 @@ pub(in crate::client) struct Account {
 #[derive(Debug)]
 struct Open {
     hasher: Hasher,
+    /// Bytes hashed, or passed over since the fault.
     hashed: u64,
     /// The first fault; the rest of the file does not matter then.
     fault: Option<Ended>,
@@ -92,8 +93,10 @@ struct Open {
 #[derive(Debug)]
 pub(in crate::client) struct Finisher<'a> {
     pub sink: &'a Sink,
+    /// The layout's, by which a pack's number becomes its id in the account.
     pub list: &'a [PackId],
     pub meter: &'a Meter,
+    /// Gives buffers back to the planner.
     pub slots: SyncSender<AlignedBuf>,
     pub account: Account,
     /// Windows that came before their turn: fewer than there are buffers.

@@ -83,6 +83,7 @@ async fn held(job: Job) -> Result<(Job, Vec<Option<Vec<Bytes>>>), TransferError>
 }
 
 /// What a pack could not give, in words, where that is the pack's fault.
+/// An outer error ends the transfer, an inner one damages the window's files of that read.
 fn tell(answer: Result<Got, TransferError>) -> Result<Result<Got, String>, TransferError> {
     match answer {
         Ok(got) => Ok(Ok(got)),

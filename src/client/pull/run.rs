@@ -4,9 +4,9 @@
 //! planning thread, reads as async tasks, workers that decode and write, one thread that keeps the order. When a layout is
 //! replaced meanwhile (repack), the pull begins again and keeps what is there.
 //!
-//! Nothing below DEST is written before version and tree are proven, the selection stands and every entry was looked at. So what can be
-//! refused beforehand is (`WouldOverwrite`, `InTheWay`, `OutsideLinks`, `NoSpace`); by then DEST may have been made, and rests of killed
-//! pulls removed.
+//! Nothing below DEST is written before version and tree are proven, the selection stands and every entry was looked at. What a look
+//! can find is refused then (`WouldOverwrite`, `InTheWay`, `OutsideLinks`, `NoSpace`); by that time DEST may have been made, and rests of
+//! killed pulls removed.
 
 use super::conduct::{Conducted, Conductor};
 use super::dest::{Dest, free_bytes};
@@ -108,6 +108,7 @@ async fn once(context: &Context, options: &PullOptions, meter: &Arc<Meter>) -> R
         .map_err(|_| TransferError::Broken { what: "the pull's main thread" })?
 }
 
+/// One set of grants for all reads of a pull; its bytes count as the network's, and its reads are held to the limit.
 fn packs(
     context: &Context,
     options: &PullOptions,
@@ -122,6 +123,7 @@ fn packs(
 }
 
 /// Everything the threads of a pull need.
+/// Given to the pull's main thread; nothing of it is async.
 struct Work {
     options: PullOptions,
     version: Version,

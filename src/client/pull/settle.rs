@@ -24,6 +24,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(in crate::client) struct Later {
     dirs: BufWriter<File>,
+    /// Bytes written, so where the last record ends.
     dirs_end: u64,
     links: BufWriter<File>,
     links_end: u64,
@@ -125,6 +126,7 @@ fn link(dest: &Dest, to_dirs: &mut Dirs, from_dirs: &mut Dirs, path: &RelPath, f
     named
 }
 
+/// What comes back from the spool is checked like a stranger's: a damaged temporary file is an error, not another path.
 fn take_path(from: &mut impl Read, at: &mut u64) -> Result<RelPath, TransferError> {
     let mut length = [0; 2];
     from.read_exact(&mut length).map_err(spool)?;

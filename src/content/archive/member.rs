@@ -9,7 +9,7 @@ use super::super::path::RelPath;
 use super::super::tree::{Entry, Kind, Time};
 use std::sync::Arc;
 
-/// Which archive.
+/// Which archive. Zip for people's desktops; tar where hard links and times to the nanosecond are to be kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Format {
     Zip,
@@ -18,7 +18,8 @@ pub enum Format {
 
 /// Entries in tree order that can be walked several times, the same each time.
 ///
-/// Every closure that opens such a walk is one.
+/// Every closure that opens such a walk is one. A source that gives other entries later is found out by [`Error::Changed`] where lengths
+/// differ, and not at all where they do not: it must be bound to one version and one selection.
 pub trait Source {
     type Pairs: Iterator<Item = Result<Pair, merge::Error>>;
 
@@ -43,14 +44,17 @@ where
 pub enum Error {
     #[error(transparent)]
     Source(#[from] merge::Error),
+    /// The pairs were not joined by [`Merged`](merge::Merged), which refuses them earlier.
     #[error("`{path}` has no line in the layout, or not the one it needs")]
     NoLine { path: RelPath },
     #[error("`{path}` is a hard link to `{target}`, which is not in the archive before it with the same size")]
     NoTarget { path: RelPath, target: RelPath },
     #[error("the range {start} to {end} lies outside the archive's {length} bytes")]
     Range { start: u64, end: u64, length: u64 },
+    /// Beyond `MAX_FILE_SIZE`.
     #[error("the archive would be longer than any file may be")]
     TooLong,
+    /// The source is at fault; what was handed out of the archive so far is not to be used.
     #[error("the entries are not those that were measured")]
     Changed,
 }
@@ -92,6 +96,7 @@ impl Member {
         }
     }
 
+    /// 0 where there are no bytes, and for a copy that is not resolved yet.
     pub(super) fn crc(&self) -> Crc32 {
         match &self.body {
             Body::File(layout) => layout.crc,
@@ -135,6 +140,7 @@ impl<I: Iterator<Item = Result<Pair, merge::Error>>> Members<I> {
         self.leaders
     }
 
+    /// In the order of the source, which is that of the archive.
     pub(super) fn next(&mut self) -> Result<Option<Member>, Error> {
         match self.pairs.next().transpose()? {
             Some((entry, line)) => self.member(entry, line).map(Some),
@@ -166,6 +172,7 @@ impl<I: Iterator<Item = Result<Pair, merge::Error>>> Members<I> {
         Ok(Member { path, mode, mtime, body })
     }
 
+    /// A link without bytes never comes here: it is an empty member.
     fn copy(&mut self, path: &RelPath, size: u64, first: RelPath) -> Result<Body, Error> {
         match (self.links, self.leaders.get(&first)) {
             (Links::Note, _) => {

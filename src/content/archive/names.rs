@@ -63,6 +63,7 @@ fn looks_escaped(rest: &[u8]) -> bool {
     }
 }
 
+/// Upper-case hex, as [`looks_escaped`] reads it.
 fn push_escaped(name: &mut Vec<u8>, byte: u8) {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     name.extend_from_slice(&[b'%', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);

@@ -9,7 +9,7 @@ use super::super::tree::MAX_FILE_SIZE;
 use super::member::{Body, Error, Format, Member, Members, Source};
 use super::{tar, zip};
 
-/// A change of a single byte of any archive is a new version here, so that no old ETag lives on.
+/// A change of a single byte of any archive is a new version here, so that no old ETag lives on and no download goes on with other bytes.
 const VERSION: u8 = 1;
 
 /// What is known of an archive before any of it is made.
@@ -21,9 +21,11 @@ pub(super) struct Outline {
     pub(super) members_end: u64,
     pub(super) length: u64,
     pub(super) etag: Digest,
+    /// First files that a zip needs again for its copies; empty in a tar.
     pub(super) leaders: Leaders,
 }
 
+/// One walk; its memory is one member and a key for each file that is linked to.
 pub(super) fn measure<S: Source>(format: Format, source: &S) -> Result<Outline, Error> {
     let mut members = Members::to_measure(source.open()?, format);
     let mut tag = Tag::new(format);
@@ -51,6 +53,7 @@ pub(super) fn measure<S: Source>(format: Format, source: &S) -> Result<Outline, 
     Ok(Outline { format, entries, members_end: at, length: at + end, etag: tag.finish(), leaders })
 }
 
+/// Of the bytes before a member's content. Must be what [`push_head`] appends, byte for byte: offsets are made from it.
 pub(super) fn head_length(format: Format, member: &Member) -> u64 {
     match format {
         Format::Zip => zip::local_length(member),

@@ -1,6 +1,14 @@
 //! The parts of any range of an archive.
 //!
 //! Members before the range cost their lengths and no headers; a range inside the central directory walks no members.
+//!
+//! ```text
+//! Members    headers and content, skipped by their lengths before the range
+//! Directory  zip only: one record a member, in a walk of its own
+//! End        the end records, or two blocks of zeros
+//! ```
+//!
+//! Content is not read here: a [`Part::File`] says which bytes of which file belong there, and the caller streams and proves them.
 
 use super::super::layout::FileLayout;
 use super::member::{Body, Error, Format, Member, Members, Source};
@@ -14,7 +22,8 @@ use std::sync::Arc;
 /// Headers are handed out in runs of about this size.
 const RUN: usize = 64 * 1024;
 
-/// A piece of an archive.
+/// A piece of an archive. `Bytes` (headers, padding, link targets) are made here and come in runs of about 64 KiB, shorter where
+/// content follows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Part {
     Bytes(Vec<u8>),
@@ -34,9 +43,9 @@ impl Part {
     }
 }
 
-/// The parts of one range. After an error it yields nothing more.
+/// The parts of one range, in order. After an error it yields nothing more.
 ///
-/// Walking is blocking work of the source's kind; it can be dropped at any point.
+/// Walking is blocking work of the source's kind; it can be dropped at any point. Memory: one run, one member and the leaders' places.
 pub struct Parts<S: Source> {
     source: Arc<S>,
     outline: Arc<Outline>,
@@ -85,6 +94,7 @@ impl<S: Source> Parts<S> {
         }
     }
 
+    /// One member, record or end, however many bytes of it fall into the range.
     fn step(&mut self) -> Result<(), Error> {
         if self.stage == Stage::End {
             self.end()?;
@@ -138,6 +148,7 @@ impl<S: Source> Parts<S> {
         self.made(|scratch| zip::push_central(scratch, member, offset));
     }
 
+    /// Makes headers in a buffer that is used again, and hands on what falls into the range.
     fn made(&mut self, make: impl FnOnce(&mut Vec<u8>)) {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();

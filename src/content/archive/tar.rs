@@ -1,6 +1,9 @@
 //! The tar format: ustar headers, with a pax header before them where a value does not fit.
 //!
 //! Plain members cost 512 bytes. Owners are 0 and unnamed: a dataset belongs to whoever unpacks it.
+//!
+//! POSIX.1 (ustar and pax): a pax record overrules the header's field, which then holds what fits. Modes are nine bits; times are whole
+//! seconds in the header and exact in a record.
 
 use super::super::lines::push_number;
 use super::super::tree::push_time;
@@ -108,6 +111,7 @@ fn push_record(records: &mut Vec<u8>, key: &[u8], value: &[&[u8]]) {
     records.push(b'\n');
 }
 
+/// Fields that differ between a member's header and that of its records.
 struct Head {
     mode: u32,
     size: u64,

@@ -1,4 +1,6 @@
 //! An archive that is measured.
+//!
+//! The two-step form (measure, then parts) is what HTTP asks for: `Content-Length` and `ETag` go out before the first byte.
 
 use super::super::digest::Digest;
 use super::member::{Error, Format, Source};
@@ -29,7 +31,8 @@ impl<S> fmt::Debug for Archive<S> {
 }
 
 impl<S: Source> Archive<S> {
-    /// Walks the entries once and measures the archive.
+    /// Walks the entries once and measures the archive. Blocks as the source does. An error here is the last that a client can be told by a
+    /// status.
     pub fn measure(format: Format, source: S) -> Result<Self, Error> {
         let outline = Arc::new(measure(format, &source)?);
         Ok(Self { source: Arc::new(source), outline })
@@ -49,7 +52,7 @@ impl<S: Source> Archive<S> {
         self.outline.etag
     }
 
-    /// The parts of `range`, in order, together exactly as long as it.
+    /// The parts of `range`, in order, together exactly as long as it. May be asked for again and for any range, at once too.
     pub fn parts(&self, range: Range<u64>) -> Result<Parts<S>, Error> {
         if range.start > range.end || range.end > self.outline.length {
             return Err(Error::Range { start: range.start, end: range.end, length: self.outline.length });

@@ -8,6 +8,7 @@ use super::member::{Body, Member};
 use super::names::{Changed, zip_name};
 use data_encoding::BASE64;
 
+/// What the 16- and 32-bit fields hold; the value itself says that zip64 has the true one.
 const U16: u64 = 0xffff;
 const U32: u64 = 0xffff_ffff;
 /// Made on unix, by version 4.5 of the format.
@@ -82,6 +83,7 @@ fn wide_length(member: &Member, offset: u64) -> u64 {
 }
 
 /// The map from safe names to true ones travels in the archive itself.
+/// Only in the central directory, where readers look for comments.
 fn comment(member: &Member, changed: Changed) -> String {
     match changed {
         Changed::Yes => format!("path, base64: {}", BASE64.encode(member.path.as_bytes())),
@@ -89,7 +91,7 @@ fn comment(member: &Member, changed: Changed) -> String {
     }
 }
 
-/// Appends what ends the archive.
+/// Appends what ends the archive: with zip64 records before the plain one where a value does not fit.
 pub(super) fn push_end(out: &mut Vec<u8>, entries: u64, directory_offset: u64, directory_length: u64) {
     if entries >= U16 || directory_offset >= U32 || directory_length >= U32 {
         push_u32s(out, &[0x0606_4b50]);

@@ -28,6 +28,7 @@ pub const MAX_LAYOUT_BYTES: u64 = 16 << 30;
 pub struct Segment {
     /// Index in the pack list; `None` for a hole, whose `first` and `count` are 0.
     pub pack: Option<u32>,
+    /// Index of the first chunk in the pack.
     pub first: u32,
     pub count: u32,
     /// Bytes of the file it covers.
@@ -53,7 +54,7 @@ impl Segment {
     }
 }
 
-/// Where the bytes of one file lie.
+/// Where the bytes of one file lie. A plain value: [`check`](Self::check) says whether it may stand in a layout.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileLayout {
     /// Of the whole content; equal to the digest in the tree.
@@ -63,6 +64,7 @@ pub struct FileLayout {
     pub crc: Crc32,
     pub profile: u8,
     pub segments: Vec<Segment>,
+    /// Of the whole content; for formats that want it (BagIt, OCI, in-toto). A claim: nothing in this room compares it.
     pub sha256: Option<[u8; 32]>,
 }
 
@@ -146,7 +148,7 @@ pub fn same_place(a: &FileLayout, a_packs: &[PackId], b: &FileLayout, b_packs: &
         })
 }
 
-/// What is wrong with one line.
+/// What is wrong with one line. `Profile` asks for a newer dray, all others mean a writer at fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     #[error("it is not in canonical form")]
@@ -175,7 +177,7 @@ pub enum Fault {
     Time,
 }
 
-/// Why a layout is refused.
+/// Why a layout is refused. Line numbers count from 1, the header's.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("the layout could not be read or written")]

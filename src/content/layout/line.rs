@@ -15,6 +15,7 @@ pub(super) fn push_header(out: &mut Vec<u8>, packs: usize) {
     out.push(b'}');
 }
 
+/// The number of packs it announces; not yet held against the limit.
 pub(super) fn take_header(line: &[u8]) -> Option<u64> {
     let mut cursor = Cursor::new(line);
     cursor.literal(b"{\"format\":\"dray-layout\",\"version\":1,\"packs\":")?;
@@ -39,6 +40,7 @@ pub(super) fn take_pack(line: &[u8]) -> Option<PackId> {
     Some(pack)
 }
 
+/// Without the line's end. Nothing is checked: what is written is what it is told.
 pub(super) fn push_line(out: &mut Vec<u8>, line: &Line) {
     match line {
         Line::Dir { mtime } => {
@@ -81,6 +83,7 @@ fn push_file(out: &mut Vec<u8>, file: &FileLayout) {
     out.push(b'}');
 }
 
+/// `None` for every deviation from what [`push_line`] would write. Allocates as segments arrive, [`MAX_SEGMENTS`] and one at most.
 pub(super) fn take_line(line: &[u8]) -> Option<Line> {
     let mut cursor = Cursor::new(line);
     let line = if cursor.takes(b"{\"dir_mtime\":\"") {
@@ -124,6 +127,7 @@ fn take_file(cursor: &mut Cursor<'_>, digest: Digest) -> Option<FileLayout> {
     Some(FileLayout { digest, size, crc, profile, segments, sha256 })
 }
 
+/// Numbers within their types; whether they make sense is `entry`'s to say.
 fn take_segment(cursor: &mut Cursor<'_>) -> Option<Segment> {
     let pack = if cursor.takes(b"-1") { None } else { Some(cursor.small()?) };
     cursor.literal(b",")?;

@@ -29,7 +29,7 @@ enum State {
 }
 
 impl<R: BufRead> LayoutReader<R> {
-    /// Reads and checks the header and the pack list.
+    /// Reads and checks the header and the pack list: 32 bytes of memory a pack, and 4 more while they are compared.
     pub fn open(inner: R) -> Result<Self, Error> {
         let mut lines = LineReader::new(inner, MAX_LAYOUT_BYTES);
         match lines.advance(SHORT) {
@@ -54,6 +54,7 @@ impl<R: BufRead> LayoutReader<R> {
         Ok(Self { lines, packs, state: State::Reading })
     }
 
+    /// In the layout's order: segments name packs by their places in it.
     pub fn packs(&self) -> &[PackId] {
         &self.packs
     }

@@ -31,10 +31,13 @@ pub enum Error {
         "`{path}` is a hard link to `{target}`, which is no earlier file of its own with equal size, mode, time and digest"
     )]
     HardLink { path: RelPath, target: RelPath },
+    /// Only of walks that give followers bytes of their own: a zip, or a selection without a group's first file.
     #[error("the places of all hard-linked files take more than {MAX_HELD_BYTES} bytes: choose tar, or a smaller part")]
     TooManyHeld,
+    /// The caller went on after an error; that one was the cause.
     #[error("the walk over tree and layout ended at an earlier error")]
     Broken,
+    /// Two walks must go over the same bytes.
     #[error("the tree read for the second look is `{actual}`, not `{expected}`")]
     Changed { expected: Digest, actual: Digest },
     #[error("the tree has more than {MAX_GROUPS} groups of hard links: split the dataset")]

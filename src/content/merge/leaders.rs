@@ -10,6 +10,7 @@ use super::error::{Error, MAX_GROUPS, MAX_HELD_BYTES};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+/// BLAKE3 of a path, cut: two of a million paths meet with a chance of about 2^-89.
 type Key = [u8; 16];
 
 /// Which first files are wanted, and the lines of those that came by.
@@ -18,6 +19,7 @@ type Key = [u8; 16];
 #[derive(Debug, Clone, Default)]
 pub struct Leaders {
     wanted: Arc<HashSet<Key>>,
+    /// Shared with whoever was given one; counted as if it were not.
     held: HashMap<Key, Arc<FileLayout>>,
     bytes: usize,
 }

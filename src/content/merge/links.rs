@@ -58,6 +58,7 @@ impl HardLinks {
     }
 }
 
+/// Of a path with the values that a follower must repeat; 16 bytes, so a wrong claim passes by chance about once in 2^128.
 fn fingerprint(path: &RelPath, kind: &Kind) -> [u8; 16] {
     let mut hasher = Hasher::new();
     if let Kind::File { size, mode, mtime, digest, hardlink: _ } = kind {

@@ -25,6 +25,8 @@ pub struct Summary {
 }
 
 /// The entries of a tree, each with its line of the layout, in tree order. After an error it yields nothing more.
+///
+/// What it yields fits together so far; that it is the right tree is known only from the digests at the end, see [`finish`](Self::finish).
 #[derive(Debug)]
 pub struct Merged<R1, R2> {
     tree: TreeReader<R1>,
@@ -49,6 +51,7 @@ impl<R1: BufRead, R2: BufRead> Merged<R1, R2> {
         self.tree.profile()
     }
 
+    /// At hand from the start.
     pub fn packs(&self) -> &[PackId] {
         self.layout.packs()
     }

@@ -6,9 +6,10 @@ use crate::content::codec::{self, Codec};
 use crate::content::crc::Crc32;
 use crate::content::digest::{Digest, digest};
 
+/// In one pack; bounds its index, and with it the memory of every reader.
 pub const MAX_CHUNKS: usize = 65_536;
 
-/// The BLAKE3 that ends a pack's index.
+/// The BLAKE3 that ends a pack's index: a name for its chunks in their order, not for the frames' bytes.
 pub type PackId = Digest;
 
 /// One chunk in a pack: 45 bytes of index.
@@ -25,7 +26,8 @@ pub struct ChunkEntry {
     pub codec: Codec,
 }
 
-/// Why bytes are not the pack they should be.
+/// Why bytes are not the pack they should be. `Version`, `Reserved` and an unknown codec ask for a newer dray; the rest is damage, or a
+/// sender that is not to be believed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error("not a pack: it does not begin with `DRAYPK`")]

@@ -10,6 +10,7 @@ use crate::content::crc::Crc32;
 use crate::content::digest::{Digest, digest};
 use std::ops::Range;
 
+/// Fixed, so that one read tells how long the index is.
 pub const HEADER_BYTES: usize = 64;
 /// The format's limit; with rows of 45 bytes, [`MAX_CHUNKS`] is the nearer one.
 pub const MAX_INDEX_BYTES: u64 = 4 << 20;
@@ -108,6 +109,7 @@ impl PackIndex {
         bytes
     }
 
+    /// In the order of the frames; a chunk's index in the pack is its place here. An id may stand there twice.
     pub fn entries(&self) -> &[ChunkEntry] {
         &self.entries
     }

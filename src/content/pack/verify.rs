@@ -25,6 +25,7 @@ pub struct PackVerifier {
 }
 
 impl PackVerifier {
+    /// The id is compared as soon as the index has come, before any frame is taken.
     pub fn new(expected: PackId) -> Self {
         Self {
             expected,

@@ -1,6 +1,13 @@
 //! The planner: a state machine that walks files segment by segment and fills windows.
 //!
 //! It keeps its place inside a segment, so one huge file is cut over many windows without being expanded.
+//!
+//! ```text
+//! feed, feed_range -> files -> step -> NeedIndex: get it, step again
+//!                                   -> Window:    fetch and write it, step again
+//!                                   -> NeedFile:  feed, or close
+//!                                   -> Done
+//! ```
 
 use super::super::layout::{FileLayout, Segment};
 use super::super::pack::PackIndex;
@@ -70,6 +77,9 @@ impl Planner {
 
     /// Goes on as far as it can. `lookup` answers the index of a pack by its place in the layout's list, `None` where it
     /// is not at hand; only the index of the segment in work is asked for.
+    ///
+    /// An error concerns the file in front and would come again: the plan ends there. The index must be the one of that pack's id, which the
+    /// caller proves.
     pub fn step(&mut self, lookup: &dyn Fn(u32) -> Option<Arc<PackIndex>>) -> Result<Step, Error> {
         loop {
             let Some(walk) = self.files.front_mut() else {
@@ -96,6 +106,7 @@ impl Planner {
     }
 }
 
+/// What became of one segment.
 enum Advance {
     On,
     Full,

@@ -135,7 +135,7 @@ impl Filling {
         self.window.completed.push(file);
     }
 
-    /// Ends the window and starts the next one.
+    /// Ends the window and starts the next one. Sorts the chunks by pack and position, and joins what lies near.
     pub(super) fn take(&mut self, limits: &Limits) -> Window {
         let mut filled = std::mem::take(self);
         filled.chunks.sort_unstable_by_key(|(pack, frame, _)| (*pack, frame.start));

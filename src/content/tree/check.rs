@@ -1,6 +1,8 @@
 //! What every sequence of entries must hold, whether it is written or read.
 //!
 //! One walk in order suffices: the open directories are a stack, so memory follows the depth and not the count.
+//!
+//! It is why a reader may believe an order, a parent or a sum without looking back: `TreeReader` and `TreeWriter` both go through it.
 
 use super::super::digest::{Digest, digest};
 use super::super::path::{Profile, RelPath, Twins, lies_below, portable};

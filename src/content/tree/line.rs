@@ -7,7 +7,7 @@ use super::super::path::{PathError, Profile, RelPath};
 use super::entry::{Entry, Kind, Time};
 use data_encoding::BASE64;
 
-/// What a line may turn out to be instead of an entry.
+/// What a line may turn out to be instead of an entry: not canonical, or with a path that no tree may hold.
 #[derive(Debug)]
 pub(super) enum Refused {
     Form,
@@ -35,6 +35,7 @@ pub(super) fn take_header(line: &[u8]) -> Option<Profile> {
     })
 }
 
+/// Without the line's end.
 pub(super) fn push_entry(out: &mut Vec<u8>, entry: &Entry) {
     let (kind, path) = (&entry.kind, entry.path.as_bytes());
     match kind {
@@ -109,6 +110,7 @@ pub(in crate::content) fn push_time(out: &mut Vec<u8>, time: Time) {
     push_padded(out, nanos, 9);
 }
 
+/// The same way of writing only: no `-0.000000000`, nine digits always. Years are judged elsewhere.
 pub(in crate::content) fn take_time(cursor: &mut Cursor<'_>) -> Option<Time> {
     let negative = cursor.takes(b"-");
     let whole = i64::try_from(cursor.number()?).ok()?;
@@ -126,6 +128,7 @@ pub(in crate::content) fn take_time(cursor: &mut Cursor<'_>) -> Option<Time> {
     }
 }
 
+/// Keys in the one order there is. The reader compares what comes out with the line once more.
 pub(super) fn take_entry(line: &[u8]) -> Result<Entry, Refused> {
     let cursor = &mut Cursor::new(line);
     form(cursor.literal(b"{\"kind\":\""))?;
@@ -168,6 +171,7 @@ fn take_path(cursor: &mut Cursor<'_>) -> Result<RelPath, Refused> {
     Ok(RelPath::from_vec(form(take_name(cursor))?)?)
 }
 
+/// In base64 only what is not UTF-8: text would then have a second form.
 fn take_name(cursor: &mut Cursor<'_>) -> Option<Vec<u8>> {
     if cursor.takes(b"\":\"") {
         return cursor.string();

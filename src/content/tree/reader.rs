@@ -11,7 +11,8 @@ use super::entry::{Counts, Entry, Error, MAX_LINE, MAX_TREE_BYTES};
 use super::line::{Refused, push_entry, take_entry, take_header};
 use std::io::BufRead;
 
-/// The entries of an uncompressed tree, in tree order. After an error it yields nothing more.
+/// The entries of an uncompressed tree, in tree order. After an error it yields nothing more. Memory: one line, twice, and the open
+/// directories.
 #[derive(Debug)]
 pub struct TreeReader<R> {
     lines: LineReader<R>,
