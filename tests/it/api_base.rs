@@ -85,6 +85,14 @@ async fn the_open_calls_answer_anybody() {
     assert_eq!(document["paths"]["/v1/teams"]["post"]["x-roles"], json!(["operator"]));
     for (path, item) in document["paths"].as_object().unwrap() {
         for (method, operation) in item.as_object().unwrap() {
+            for parameter in operation["parameters"].as_array().unwrap_or(&Vec::new()) {
+                let (name, stands) = (parameter["name"].as_str().unwrap(), parameter["in"].as_str().unwrap());
+                assert_eq!(
+                    stands == "path",
+                    path.contains(&format!("{{{name}}}")),
+                    "{method} {path}: `{name}` in {stands}"
+                );
+            }
             for (status, response) in operation["responses"].as_object().unwrap() {
                 let described = response["description"].as_str().is_some_and(|text| !text.is_empty());
                 assert!(described, "{method} {path} {status} has no description");
