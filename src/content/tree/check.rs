@@ -19,6 +19,14 @@ pub(super) struct Checker {
     digest_of_nothing: Digest,
 }
 
+/// What the checker becomes with an entry.
+#[derive(Debug)]
+pub(super) struct Next {
+    counts: Counts,
+    /// How many of the open directories stay open.
+    depth: usize,
+}
+
 impl Checker {
     pub(super) fn new(profile: Profile) -> Self {
         Self {
@@ -33,12 +41,24 @@ impl Checker {
 
     /// Takes the next entry; one that is refused leaves the checker as it was (names seen by a twin check excepted).
     pub(super) fn add(&mut self, entry: &Entry) -> Result<(), Error> {
+        let step = self.check(entry)?;
+        self.take(entry, step);
+        Ok(())
+    }
+
+    /// Whether the entry may come next. Nothing changes before it is taken (names seen by a twin check excepted).
+    pub(super) fn check(&mut self, entry: &Entry) -> Result<Next, Error> {
         let counts = self.values(entry)?;
         let depth = self.place(entry)?;
         if let Some(twins) = &mut self.twins {
             portable(&entry.path).map_err(|source| Error::NotPortable { path: entry.path.clone(), source })?;
             twins.add(&entry.path).map_err(|source| Error::Twin { path: entry.path.clone(), source })?;
         }
+        Ok(Next { counts, depth })
+    }
+
+    /// Takes an entry that was checked just before.
+    pub(super) fn take(&mut self, entry: &Entry, Next { counts, depth }: Next) {
         self.counts = counts;
         self.open.truncate(depth);
         match &mut self.previous {
@@ -49,7 +69,6 @@ impl Checker {
         if self.previous_is_dir {
             self.open.push(entry.path.as_bytes().len());
         }
-        Ok(())
     }
 
     pub(super) fn counts(&self) -> Counts {

@@ -273,6 +273,25 @@ fn a_line_without_end_is_refused_before_it_is_held() {
 }
 
 #[test]
+fn an_entry_that_does_not_fit_leaves_nothing_behind() {
+    let link = |name: &[u8], target: usize| {
+        let kind = Kind::Symlink { mtime: Time::MIN, target: vec![b't'; target] };
+        Entry { path: path(name), kind }
+    };
+    let entries = [Entry { path: path(b"d"), kind: Kind::Dir { mode: 0o755 } }, link(b"d/b", 3)];
+    let wanted = write(Profile::Posix, &entries).unwrap();
+    let mut writer = TreeWriter::within(Vec::new(), Profile::Posix, wanted.len() as u64).unwrap();
+    writer.write(&entries[0]).unwrap();
+    let before = writer.counts();
+    for _ in 0..2 {
+        assert!(matches!(writer.write(&link(b"d/a", 300)), Err(Error::TooLong { line: 3 })));
+        assert_eq!(writer.counts(), before);
+    }
+    writer.write(&entries[1]).unwrap();
+    assert_eq!(writer.finish().unwrap().2, wanted);
+}
+
+#[test]
 fn the_longest_names_fit_a_line() {
     let long = [[b'\x01'; 255].as_slice(), b"/"].concat().repeat(16);
     let mut entries = Vec::new();

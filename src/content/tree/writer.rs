@@ -21,17 +21,24 @@ pub struct TreeWriter<W> {
 impl<W: Write> TreeWriter<W> {
     /// Starts a tree; nothing reaches `inner` before the first batch is full.
     pub fn new(inner: W, profile: Profile) -> Result<Self, Error> {
-        let mut out = LineWriter::new(inner, MAX_TREE_BYTES);
+        Self::within(inner, profile, MAX_TREE_BYTES)
+    }
+
+    /// As [`new`](Self::new), with another limit.
+    pub(super) fn within(inner: W, profile: Profile, total: u64) -> Result<Self, Error> {
+        let mut out = LineWriter::new(inner, total);
         out.line(MAX_LINE, |line| push_header(line, profile)).map_err(|error| refused(error, 1))?;
         Ok(Self { out, checker: Checker::new(profile), lines: 1 })
     }
 
     /// Appends the next entry in tree order. A refused entry is not written and may be left out.
     pub fn write(&mut self, entry: &Entry) -> Result<(), Error> {
-        self.checker.add(entry)?;
-        self.lines += 1;
-        let number = self.lines;
-        self.out.line(MAX_LINE, |line| push_entry(line, entry)).map_err(|error| refused(error, number))
+        let step = self.checker.check(entry)?;
+        let number = self.lines + 1;
+        self.out.line(MAX_LINE, |line| push_entry(line, entry)).map_err(|error| refused(error, number))?;
+        self.checker.take(entry, step);
+        self.lines = number;
+        Ok(())
     }
 
     pub fn counts(&self) -> Counts {
