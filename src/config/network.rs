@@ -1,6 +1,7 @@
 //! Ranges of addresses, as `10.0.0.0/8` or `fd00::/8`.
 //!
-//! An IPv4 address written as IPv6 (`::ffff:10.0.0.1`) is the IPv4 address, whatever a resolver hands out.
+//! An IPv4 address written as IPv6 (`::ffff:10.0.0.1`) is the IPv4 address, whatever a resolver hands out; so is a range
+//! (`::ffff:10.0.0.0/104` is `10.0.0.0/8`).
 
 use std::fmt;
 use std::net::IpAddr;
@@ -54,7 +55,15 @@ impl FromStr for Cidr {
             return Err(wrong());
         }
         let kept = masked(number, prefix, width).checked_shl(u32::from(width - prefix)).unwrap_or(0);
-        if kept == number { Ok(Self { address, prefix }) } else { Err(wrong()) }
+        if kept != number {
+            return Err(wrong());
+        }
+        // Such an address has a bit set at the 96th place, so the prefix is at least as long.
+        let mapped = match (address.to_canonical(), prefix.checked_sub(128 - 32)) {
+            (canonical @ IpAddr::V4(_), Some(prefix)) if width == 128 => Some(Self { address: canonical, prefix }),
+            _ => None,
+        };
+        Ok(mapped.unwrap_or(Self { address, prefix }))
     }
 }
 
@@ -90,6 +99,11 @@ mod tests {
         assert!(!contains("10.0.0.0/8", "11.0.0.0"));
         assert!(contains("10.0.0.0/8", "::ffff:10.1.2.3"));
         assert!(!contains("10.0.0.0/8", "a00::"));
+        assert!(contains("::ffff:10.0.0.0/104", "10.1.2.3"));
+        assert!(contains("::ffff:10.0.0.0/104", "::ffff:10.1.2.3"));
+        assert!(!contains("::ffff:10.0.0.0/104", "11.0.0.0"));
+        assert!(contains("::ffff:0:0/96", "1.2.3.4"));
+        assert!(!contains("::ffff:0:0/96", "::1"));
         assert!(contains("0.0.0.0/0", "1.2.3.4"));
         assert!(!contains("0.0.0.0/0", "::1"));
         assert!(contains("::1/128", "::1"));
@@ -100,9 +114,10 @@ mod tests {
 
     #[test]
     fn what_is_no_range_is_refused() {
-        for wrong in ["", "10.0.0.0", "10.0.0.0/33", "10.0.0.1/8", "::/129", "x/8", "10.0.0.0/-1"] {
+        for wrong in ["", "10.0.0.0", "10.0.0.0/33", "10.0.0.1/8", "::/129", "x/8", "10.0.0.0/-1", "::ffff:0:0/95"] {
             assert!(wrong.parse::<Cidr>().is_err(), "{wrong}");
         }
         assert_eq!("fd00::/8".parse::<Cidr>().unwrap().to_string(), "fd00::/8");
+        assert_eq!("::ffff:10.0.0.0/104".parse::<Cidr>().unwrap().to_string(), "10.0.0.0/8");
     }
 }
