@@ -1,6 +1,7 @@
 //! Reads the layers and reports every fault at once, each with where it was said.
 //!
-//! Every value is tried alone, so that one fault does not hide the next. Secrets are never quoted in a fault.
+//! Every value is tried alone, so that one fault does not hide the next. Secrets are never quoted in a fault, and lines of the file only where
+//! they can hold none.
 //!
 //! ```text
 //! defaults < FILE (--config, else DRAY_CONFIG) < DRAY_* < flags        the later wins, key by key
@@ -84,7 +85,7 @@ impl Settings {
 #[derive(Debug, Clone)]
 struct Origin {
     place: String,
-    /// The line of the file and a caret below it; none for secrets.
+    /// The line of the file and a caret below it; none where it may hold a secret.
     excerpt: Option<String>,
 }
 
@@ -98,12 +99,10 @@ struct Layers {
 
 impl Layers {
     fn file(&mut self, path: &Path, text: &str) {
+        let source = Source { path, text };
         match (DeTable::parse(text), text.parse::<Table>()) {
-            (Ok(spans), Ok(table)) => {
-                let source = Source { path, text };
-                self.table("", spans.get_ref(), &table, &source);
-            }
-            (Err(error), _) | (_, Err(error)) => self.faults.push(format!("{}: {error}", path.display())),
+            (Ok(spans), Ok(table)) => self.table("", spans.get_ref(), &table, &source),
+            (Err(error), _) | (_, Err(error)) => self.faults.push(source.no_toml(&error)),
         }
     }
 
@@ -187,7 +186,10 @@ impl Layers {
     fn finish(mut self) -> Result<Settings, Error> {
         let settings: Settings = match std::mem::take(&mut self.values).try_into() {
             Ok(settings) => settings,
-            Err(error) => return Err(Error::Faults(vec![error.to_string()])),
+            Err(error) => {
+                self.faults.push(error.to_string());
+                return Err(Error::Faults(self.faults));
+            }
         };
         for (key, what) in settings.contradictions() {
             let default = Origin { place: "default".to_owned(), excerpt: None };
@@ -206,21 +208,62 @@ struct Source<'a> {
 
 impl Source<'_> {
     fn origin(&self, key: &str, span: Range<usize>) -> Origin {
-        let before = &self.text[..span.start.min(self.text.len())];
+        let (line, _, excerpt) = self.point(span);
+        let excerpt = excerpt.filter(|_| !is_secret(key));
+        Origin { place: format!("{}:{line}", self.path.display()), excerpt }
+    }
+
+    /// The parser's own text is not used: it quotes the line, whatever stands there.
+    fn no_toml(&self, error: &toml::de::Error) -> String {
+        let (line, column, excerpt) = self.point(error.span().unwrap_or_default());
+        let (path, why) = (self.path.display(), error.message());
+        format!("{path}: line {line}, column {column}: {why}{}", excerpt.unwrap_or_default())
+    }
+
+    /// Line and column, both from 1, and the line with a caret below where it [may be shown](may_be_shown).
+    fn point(&self, span: Range<usize>) -> (usize, usize, Option<String>) {
+        // The end of the text is told as a part of its last line.
+        let end = self.text.len().saturating_sub(1);
+        let before = &self.text[..self.text.floor_char_boundary(span.start.min(end))];
         let line = before.matches('\n').count() + 1;
         let start = before.rfind('\n').map_or(0, |at| at + 1);
         let text = self.text[start..].lines().next().unwrap_or_default();
         let column = before[start..].chars().count();
         let width = self.text.get(span).map_or(1, |marked| marked.lines().next().unwrap_or_default().chars().count());
         let caret = format!("{}{}", " ".repeat(column), "^".repeat(width.max(1)));
-        let excerpt = (!is_secret(key)).then(|| format!("\n    {text}\n    {caret}"));
-        Origin { place: format!("{}:{line}", self.path.display()), excerpt }
+        (line, column + 1, may_be_shown(text).then(|| format!("\n    {text}\n    {caret}")))
     }
 }
 
 /// Whose value, and the line it stands in, no fault about a value quotes.
 fn is_secret(key: &str) -> bool {
     matches!(key, "store.secret_access_key" | "database.url")
+}
+
+/// Whether a line may be quoted: it says one setting, whose name is, or nearly is, that of one without a secret. A secret may stand in any other:
+/// under a mistyped name, in the wrong table, behind another key.
+fn may_be_shown(line: &str) -> bool {
+    let Some((name, value)) = line.split_once('=') else { return false };
+    let last = |key: &'static str| key.rsplit('.').next().unwrap_or(key);
+    let name = name.rsplit('.').next().unwrap_or(name).trim().trim_matches(['"', '\'']);
+    let nearest = |secret: bool| {
+        let keys = KEYS.iter().filter(move |(key, _)| is_secret(key) == secret);
+        keys.map(|(key, _)| edits(name, last(key))).min().unwrap_or(usize::MAX)
+    };
+    !value.contains('=') && nearest(false) <= 2 && nearest(false) < nearest(true)
+}
+
+/// How many letters are put in, left out or changed between two words.
+fn edits(one: &str, other: &str) -> usize {
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (at, letter) in one.bytes().enumerate() {
+        let mut corner = std::mem::replace(&mut row[0], at + 1);
+        for (at, other) in other.bytes().enumerate() {
+            let least = (corner + usize::from(letter != other)).min(row[at] + 1).min(row[at + 1] + 1);
+            corner = std::mem::replace(&mut row[at + 1], least);
+        }
+    }
+    row[other.len()]
 }
 
 /// Guesses at a key that was put into the wrong table.

@@ -137,6 +137,37 @@ fn no_secret_is_shown_in_a_fault_or_in_the_resolved_settings() {
     assert!(!format!("{settings:?}").contains("hunter2"));
 }
 
+/// Wherever a secret was put by mistake, and whatever else is wrong with its line.
+#[test]
+fn no_line_that_may_hold_a_secret_is_quoted() {
+    for (file, place) in [
+        ("[store]\nsecret_access_key = \"hunter2\n", "line 2"),
+        ("[store]\nsecret_access_key = hunter2\n", "line 2"),
+        ("[store]\nsecret_acess_key = 'hunter2'\n", ":2"),
+        ("secret_access_key = 'hunter2'\n", ":1"),
+        ("[database]\nurl = postgres://dray:hunter2@x/y\n", "line 2"),
+        ("[database]\nurl = 'postgres://dray:hunter2@x/y\nconnections = 2\n", "line 2"),
+        ("[database]\nuri = 'postgres://dray:hunter2@x/y'\n", ":2"),
+        ("[database]\npassword = 'hunter2'\n", ":2"),
+        ("database.url = 'postgres://dray:hunter2@x/y'\"\n", "line 1"),
+        ("database = 'postgres://dray:hunter2@x/y'\n", ":1"),
+        ("databse = { url = 'postgres://dray:hunter2@x/y' }\n", ":1"),
+        ("store = { retries = 'no', secret_access_key = 'hunter2' }\n", ":1"),
+        ("drain = 'x', secret_access_key = 'hunter2'\n", "line 1"),
+    ] {
+        let text = faults(load(file, &[], Flags::default())).join("\n");
+        assert!(!text.contains("hunter2") && text.contains(place), "{file}{text}");
+    }
+}
+
+#[test]
+fn values_that_cannot_be_joined_hide_no_other_fault() {
+    let values = Table::from_iter([("listen".to_owned(), Value::Integer(1))]);
+    let layers = Layers { values, faults: vec!["another".to_owned()], ..Layers::default() };
+    let faults = faults(layers.finish());
+    assert_eq!((faults.len(), faults[0].as_str()), (2, "another"), "{faults:?}");
+}
+
 #[test]
 fn a_missing_file_is_named() {
     let flags = Flags { config: Some("/nonexistent/dray.toml".into()), ..Flags::default() };
