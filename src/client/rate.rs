@@ -145,7 +145,8 @@ fn parse_span(text: &str) -> Result<(u16, u16), &'static str> {
     let minute = |text: &str| -> Option<u16> {
         let (hours, minutes) = text.split_once(':')?;
         let (hours, minutes) = (hours.parse::<u16>().ok()?, minutes.parse::<u16>().ok()?);
-        (minutes < 60 && hours * 60 + minutes <= 24 * 60).then_some(hours * 60 + minutes)
+        let minute = hours.checked_mul(60)?.checked_add(minutes)?;
+        (minutes < 60 && minute <= 24 * 60).then_some(minute)
     };
     let (from, to) = text.split_once('-').ok_or("the time is not like `08:00-18:00`")?;
     match (minute(from), minute(to)) {
@@ -261,6 +262,8 @@ mod tests {
             "mon 08:00-18:00 2X",
             "mon",
             "mon 08:60-18:00 1",
+            "mon 00:00-25:00 1",
+            "mon 00:00-1093:00 1",
             "* 0",
         ] {
             assert_eq!(Timetable::parse(bad).expect_err(bad).line, 1, "{bad}");
