@@ -185,12 +185,7 @@ impl Work {
         let is_clean = !has_rests || rests.clean(&runs, &HashSet::new());
         self.meter.enter(Phase::Settle);
         let (mut failed, failed_links) = later.settle(&dest)?;
-        if let Some(record) = account.record
-            && let Err(error) = record.finish()
-        {
-            tracing::warn!(%error, "the record of this pull cannot be written; the next one reads all files");
-        }
-        sync(&dest, self.options.durability)?;
+        seal(&dest, self.options.durability, account.record.into_iter())?;
         if let Some(records) = records.as_ref().filter(|_| is_clean) {
             records.end();
         }
@@ -365,6 +360,22 @@ fn limits(memory: u64) -> Limits {
     Limits { window, read: window, gap: 128 << 10, places: 4_096 }
 }
 
+/// Brings all to the disk, then puts the records in place. In that order: a record that outlived a loss of power would else vouch, by their
+/// stamps, for files whose bytes did not, and the next pull would keep them.
+fn seal(
+    dest: &Dest,
+    durability: Durability,
+    records: impl Iterator<Item = stat_cache::Writer>,
+) -> Result<(), TransferError> {
+    sync(dest, durability)?;
+    for record in records {
+        if let Err(error) = record.finish() {
+            tracing::warn!(%error, "the record of this pull cannot be written; the next one reads all files");
+        }
+    }
+    Ok(())
+}
+
 /// Both ways need it: a rename is safe only once the directory is on the disk.
 fn sync(dest: &Dest, durability: Durability) -> Result<(), TransferError> {
     match durability {
@@ -390,5 +401,31 @@ impl Wrong {
                 pack,
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{Mode, OFlags};
+
+    #[test]
+    fn no_record_is_in_place_where_the_disk_was_not_synced() {
+        let root = tempfile::tempdir().unwrap();
+        let (place, cache) = (root.path().join("dest"), root.path().join("cache"));
+        let mut dest = Dest::open(&place, "aa".to_owned()).unwrap();
+        let records = Records::of(&cache, &dest).unwrap();
+        let writers = || {
+            let now = jiff::Timestamp::UNIX_EPOCH;
+            Some(records.writer(now).unwrap()).into_iter()
+        };
+        let names = || fs_err::read_dir(cache.join("pull")).unwrap().count();
+        // A handle that only names the directory cannot be synced by.
+        let real = std::mem::replace(&mut dest.root, rustix::fs::open(&place, OFlags::PATH, Mode::empty()).unwrap());
+        assert!(seal(&dest, Durability::Batch, writers()).is_err());
+        assert_eq!(names(), 0);
+        dest.root = real;
+        seal(&dest, Durability::ReadBack, writers()).unwrap();
+        assert_eq!(names(), 1);
     }
 }
