@@ -20,7 +20,7 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, Write};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// An uncompressed document, read from its temporary file.
@@ -120,7 +120,12 @@ pub(super) fn temporary(dir: Option<&Path>) -> Result<File, TransferError> {
         Some(dir) => tempfile::tempfile_in(dir),
         None => tempfile::tempfile(),
     };
-    made.map_err(|source| TransferError::Local { path: dir.map_or_else(std::env::temp_dir, Path::to_owned), source })
+    made.map_err(TransferError::local(place(dir)))
+}
+
+/// Where [`temporary`] files of `dir` lie: what an error of theirs names, since they have no name themselves.
+pub(super) fn place(dir: Option<&Path>) -> PathBuf {
+    dir.map_or_else(std::env::temp_dir, Path::to_owned)
 }
 
 /// Fetches both documents.
@@ -140,10 +145,9 @@ pub(super) async fn fetch_tree_and_layout(
                 let why = format!("it is longer than {limit} bytes");
                 return Err(TransferError::BadVersion { reference: version.reference.clone(), what, why });
             }
-            file.write_all(&part)
-                .map_err(TransferError::local(temp.map_or_else(std::env::temp_dir, Path::to_owned)))?;
+            file.write_all(&part).map_err(TransferError::local(place(temp)))?;
         }
-        file.rewind().map_err(TransferError::local(std::env::temp_dir()))?;
+        file.rewind().map_err(TransferError::local(place(temp)))?;
         Ok::<_, TransferError>(Arc::new(file))
     };
     let (tree, layout) =

@@ -24,6 +24,7 @@ use futures::stream;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,8 +52,11 @@ pub(super) async fn commit(
     documents: &Documents,
     incomplete: bool,
 ) -> Result<Committed, TransferError> {
-    document(context, to, upload, "tree", documents.tree, &documents.files.tree).await?;
-    document(context, to, upload, "layout", documents.layout, &documents.files.layout).await?;
+    let Documents { files, place, .. } = documents;
+    let tree = Sheet { what: "tree", digest: documents.tree, file: &files.tree, place };
+    document(context, to, upload, tree).await?;
+    let layout = Sheet { what: "layout", digest: documents.layout, file: &files.layout, place };
+    document(context, to, upload, layout).await?;
     let path = route(&["v1", "uploads", &upload.id, "commit"], &[]);
     let body = Commit {
         epoch: upload.epoch,
@@ -77,16 +81,23 @@ pub(super) async fn commit(
     }
 }
 
+/// One of the two documents on its way.
+struct Sheet<'a> {
+    what: &'static str,
+    digest: Digest,
+    file: &'a Arc<File>,
+    /// Where the file lies, for messages.
+    place: &'a Path,
+}
+
 /// Read from the temporary file once for each attempt; nothing of it is held but a piece.
 async fn document(
     context: &Context,
     to: &Destination,
     upload: &Upload,
-    what: &str,
-    digest: Digest,
-    file: &Arc<File>,
+    Sheet { what, digest, file, place }: Sheet<'_>,
 ) -> Result<(), TransferError> {
-    let len = file.metadata().map_err(TransferError::local(std::env::temp_dir()))?.len();
+    let len = file.metadata().map_err(TransferError::local(place))?.len();
     let path = route(&["v1", "uploads", &upload.id, what, &digest.to_string()], &[]);
     let file = Arc::clone(file);
     let put = Put {

@@ -10,7 +10,7 @@
 use super::batch::FileFacts;
 use super::{Item, PushReport};
 use crate::client::context::TransferError;
-use crate::client::download::{Fetched, temporary};
+use crate::client::download::{Fetched, place, temporary};
 use crate::client::progress::Meter;
 use crate::client::stat_cache;
 use crate::content::digest::Digest;
@@ -53,6 +53,8 @@ impl std::fmt::Debug for Packed {
 #[derive(Debug)]
 pub(super) struct Documents {
     pub files: Fetched,
+    /// Where the files lie, for messages: they have no names.
+    pub place: PathBuf,
     pub tree: Digest,
     pub layout: Digest,
     pub counts: Counts,
@@ -146,7 +148,7 @@ pub(super) struct Record {
 impl Record {
     /// `cache` must have been begun before the first file is read.
     pub fn create(temp: Option<PathBuf>, cache: Option<stat_cache::Writer>) -> Result<Self, TransferError> {
-        let tree = packed(temporary(temp.as_deref())?).map_err(TransferError::local(place(temp.as_ref())))?;
+        let tree = packed(temporary(temp.as_deref())?).map_err(TransferError::local(place(temp.as_deref())))?;
         Ok(Self {
             tree: TreeWriter::new(tree, Profile::Posix).map_err(bad_tree)?,
             lines: Spool::new(temporary(temp.as_deref())?),
@@ -232,7 +234,7 @@ impl Record {
 
     /// Ends the documents. The stat cache is handed out, to be put in place when the version is committed. All packs must be sealed. Blocks.
     pub fn finish(self) -> Result<(Documents, PushReport, Option<stat_cache::Writer>), TransferError> {
-        let here = place(self.temp.as_ref());
+        let here = place(self.temp.as_deref());
         let (tree, counts, packed_tree) = self.tree.finish().map_err(bad_tree)?;
         let tree_file = ended(packed_tree).map_err(TransferError::local(here.clone()))?;
         let (packs, places) =
@@ -244,9 +246,10 @@ impl Record {
             writer.write(&line).map_err(bad_layout)?;
         }
         let (layout, packed_layout) = writer.finish().map_err(bad_layout)?;
-        let layout_file = ended(packed_layout).map_err(TransferError::local(here))?;
+        let layout_file = ended(packed_layout).map_err(TransferError::local(here.clone()))?;
         let files = Fetched { tree: Arc::new(tree_file), layout: Arc::new(layout_file) };
-        Ok((Documents { files, tree, layout, counts, chunks: self.chunks }, self.report, self.cache))
+        let documents = Documents { files, place: here, tree, layout, counts, chunks: self.chunks };
+        Ok((documents, self.report, self.cache))
     }
 
     fn entry(&mut self, entry: Entry) -> Result<(), TransferError> {
@@ -254,7 +257,7 @@ impl Record {
     }
 
     fn line(&mut self, line: &Line) -> Result<(), TransferError> {
-        self.lines.write(line).map_err(TransferError::local(place(self.temp.as_ref())))
+        self.lines.write(line).map_err(TransferError::local(place(self.temp.as_deref())))
     }
 }
 
@@ -279,10 +282,6 @@ fn ended(packed: Packed) -> io::Result<File> {
     let mut file = packed.0.finish()?.into_inner().map_err(io::IntoInnerError::into_error)?;
     file.rewind()?;
     Ok(file)
-}
-
-fn place(temp: Option<&PathBuf>) -> PathBuf {
-    temp.cloned().unwrap_or_else(std::env::temp_dir)
 }
 
 /// The walk gives paths in order and values in range, so this is a bug or a full temporary directory.
