@@ -129,13 +129,13 @@ fn human_verify(out: &mut dyn Write, report: &VerifyReport) -> io::Result<()> {
             ("read", format!("{}, {} files in {}", size(report.bytes), count(report.files), seconds(report.seconds))),
         ],
     )?;
-    for (what, list) in [
-        ("extra", &report.extra),
-        ("missing", &report.missing),
-        ("differs", &report.differs),
-        ("unreadable", &report.unreadable),
+    for (what, list, all) in [
+        ("extra", &report.extra, report.extra_count),
+        ("missing", &report.missing, report.missing_count),
+        ("differs", &report.differs, report.differs_count),
+        ("unreadable", &report.unreadable, report.unreadable_count),
     ] {
-        items(out, what, list, list.len() as u64)?;
+        items(out, what, list, all)?;
     }
     Ok(())
 }

@@ -16,7 +16,7 @@ use super::progress::{Meter, Phase};
 use super::pull::{Pipeline, Scanning, Select, Sink, Waiting, read_file, resolve};
 use super::report::{Item, PushReport};
 use super::select::Chosen;
-use super::walk::{Found, Step, Walk, WalkOptions, What};
+use super::walk::{Found, RuleFiles, Step, Walk, WalkOptions, What};
 use super::{Context, Error};
 use crate::content::merge::Pair;
 use crate::content::path::RelPath;
@@ -49,8 +49,8 @@ pub struct VerifyOptions {
     pub temp_dir: Option<PathBuf>,
 }
 
-/// Equal when `missing`, `extra`, `differs` and `unreadable` are empty. Each list ends at [`PushReport::MAX_ITEMS`], without a count of
-/// the rest.
+/// Equal when `missing`, `extra`, `differs` and `unreadable` are empty. Each list ends at [`PushReport::MAX_ITEMS`]; the counts say how many
+/// there were.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct VerifyReport {
     #[serde(rename = "ref")]
@@ -68,12 +68,32 @@ pub struct VerifyReport {
     pub differs: Vec<Item>,
     /// Could not be read; for the stored version with the pack in the reason.
     pub unreadable: Vec<Item>,
+    pub missing_count: u64,
+    pub extra_count: u64,
+    pub differs_count: u64,
+    pub unreadable_count: u64,
     pub seconds: f64,
 }
 
 impl VerifyReport {
     pub fn is_equal(&self) -> bool {
         self.missing.is_empty() && self.extra.is_empty() && self.differs.is_empty() && self.unreadable.is_empty()
+    }
+
+    fn missing(&mut self) -> List<'_> {
+        List(&mut self.missing, &mut self.missing_count)
+    }
+
+    fn extra(&mut self) -> List<'_> {
+        List(&mut self.extra, &mut self.extra_count)
+    }
+
+    fn differs(&mut self) -> List<'_> {
+        List(&mut self.differs, &mut self.differs_count)
+    }
+
+    fn unreadable(&mut self) -> List<'_> {
+        List(&mut self.unreadable, &mut self.unreadable_count)
     }
 }
 
@@ -127,6 +147,7 @@ async fn run(context: &Context, options: &VerifyOptions, meter: &Arc<Meter>) -> 
                 let mut later = Waiting::new(options.temp_dir.as_deref())?;
                 let (sums, account) = pipeline.run(&runtime, &stop, &chosen, Scanning::FetchAll, &mut later, None)?;
                 (report.files, report.bytes) = (sums.files, sums.bytes);
+                report.unreadable_count = account.wrong_count;
                 for wrong in account.wrong {
                     let reason = match wrong.pack {
                         Some(pack) => format!("{} (pack {pack})", wrong.why),
@@ -145,7 +166,7 @@ async fn run(context: &Context, options: &VerifyOptions, meter: &Arc<Meter>) -> 
     tokio::task::spawn_blocking(work).await.map_err(|_| TransferError::Broken { what: "the verification" })?
 }
 
-/// Walks the directory and the version side by side.
+/// Walks the directory and the version side by side. No rule file is obeyed: whether a push took or left a file, the version says.
 fn compare(
     chosen: &Chosen,
     dir: &Path,
@@ -156,6 +177,7 @@ fn compare(
 ) -> Result<(), TransferError> {
     let mut walk = Walk::open(&WalkOptions {
         paths: vec![dir.to_owned()],
+        rule_files: RuleFiles::Ignore,
         temp_dir: options.temp_dir.clone(),
         ..WalkOptions::default()
     })?;
@@ -189,7 +211,7 @@ fn compare(
             }
             match &here {
                 Some(found) if order == Ordering::Equal => differences(found, &entry, report),
-                _ => add(&mut report.missing, &entry.path, "missing"),
+                _ => report.missing().add(&entry.path, "missing"),
             }
             there = next_pair()?;
         }
@@ -197,7 +219,7 @@ fn compare(
             if order == Ordering::Less
                 && let Some(found) = &here
             {
-                add(&mut report.extra, &found.path, kind_of(&found.what));
+                report.extra().add(&found.path, kind_of(&found.what));
             }
             here = next_found(&mut walk, report);
         }
@@ -209,15 +231,15 @@ fn next_found(walk: &mut Walk, report: &mut VerifyReport) -> Option<Found> {
     loop {
         match walk.next()? {
             Step::Found(found) => return Some(found),
-            Step::Skipped(item) => push(&mut report.extra, item),
-            Step::Failed(item) => push(&mut report.unreadable, item),
+            Step::Skipped(item) => report.extra().push(item),
+            Step::Failed(item) => report.unreadable().push(item),
         }
     }
 }
 
 /// Compares one entry with what is there; the first difference is told.
 fn differences(found: &Found, entry: &Entry, report: &mut VerifyReport) {
-    let mut differ = |what: &str| add(&mut report.differs, &entry.path, what);
+    let mut differ = |what: &str| report.differs().add(&entry.path, what);
     match (&entry.kind, &found.what) {
         (Kind::Dir { mode }, What::Dir) => {
             if *mode != found.mode {
@@ -245,7 +267,7 @@ fn differences(found: &Found, entry: &Entry, report: &mut VerifyReport) {
                 Ok(_) if *mode != found.mode => differ("mode"),
                 Ok(_) if *mtime != found.stamp.mtime.clamped() => differ("mtime"),
                 Ok(_) => {}
-                Err(reason) => add(&mut report.unreadable, &entry.path, &reason),
+                Err(reason) => report.unreadable().add(&entry.path, &reason),
             }
         }
         _ => differ("kind"),
@@ -260,13 +282,19 @@ fn kind_of(what: &What) -> &'static str {
     }
 }
 
-fn add(list: &mut Vec<Item>, path: &RelPath, reason: &str) {
-    push(list, Item::new(path.as_bytes(), reason));
-}
+/// One list of the report with its count.
+struct List<'a>(&'a mut Vec<Item>, &'a mut u64);
 
-fn push(list: &mut Vec<Item>, item: Item) {
-    if list.len() < PushReport::MAX_ITEMS {
-        list.push(item);
+impl List<'_> {
+    fn add(self, path: &RelPath, reason: &str) {
+        self.push(Item::new(path.as_bytes(), reason));
+    }
+
+    fn push(self, item: Item) {
+        *self.1 += 1;
+        if self.0.len() < PushReport::MAX_ITEMS {
+            self.0.push(item);
+        }
     }
 }
 

@@ -21,7 +21,7 @@ use crate::api::uploads::{OpenUpload, Upload};
 use crate::client::api::route;
 use crate::client::context::TransferError;
 use crate::client::progress::{Meter, Phase};
-use crate::client::walk::{Step, Walk, WalkOptions, What};
+use crate::client::walk::{RuleFiles, Step, Walk, WalkOptions, What};
 use crate::client::{Context, Error, rate, stat_cache};
 use futures::future::BoxFuture;
 use std::path::PathBuf;
@@ -113,6 +113,7 @@ impl Push<'_> {
             paths: options.paths.clone(),
             exclude: options.exclude.clone(),
             include: options.include.clone(),
+            rule_files: RuleFiles::Obey,
             temp_dir: options.temp_dir.clone(),
         })
     }

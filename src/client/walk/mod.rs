@@ -47,6 +47,16 @@ const NAMES_BUDGET: usize = 16 << 20;
 pub(super) const READ: OFlags =
     OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC).union(OFlags::NOCTTY);
 
+/// What a `.drayignore` is to a walk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RuleFiles {
+    /// Its rules hold for its directory and below.
+    #[default]
+    Obey,
+    /// A file like any other: nothing is left out for it.
+    Ignore,
+}
+
 /// What to walk and what to leave out. A path is taken when `exclude` and the rule files let it be, and `include` matches it.
 #[derive(Debug, Clone, Default)]
 pub struct WalkOptions {
@@ -56,6 +66,7 @@ pub struct WalkOptions {
     pub exclude: Vec<String>,
     /// Globs; when there are any, only what matches one and the directories above. An empty directory is taken where it matches itself.
     pub include: Vec<String>,
+    pub rule_files: RuleFiles,
     /// For the names of a directory too wide for memory; none = the system's place.
     pub temp_dir: Option<PathBuf>,
 }
@@ -140,6 +151,7 @@ pub enum Step {
 pub struct Walk {
     exclude: Rules,
     include: Globs,
+    rule_files: RuleFiles,
     temp_dir: Option<PathBuf>,
     roots: VecDeque<Root>,
     open: Vec<Frame>,
@@ -167,6 +179,7 @@ impl Walk {
         let mut walk = Self {
             exclude: Rules::given(&options.exclude)?,
             include: Globs::new(&options.include)?,
+            rule_files: options.rule_files,
             temp_dir: options.temp_dir.clone(),
             roots: VecDeque::new(),
             open: Vec::new(),
@@ -206,17 +219,26 @@ impl Walk {
                     let dir = Arc::clone(&frame.dir);
                     self.name(name, dir);
                 }
-                Ok(None) => {
-                    let frame = self.open.pop().expect("it was the last a moment ago");
-                    self.waiting.pop_if(|dir| Some(&dir.path) == frame.path.as_ref());
-                }
+                Ok(None) => self.close(),
                 Err(error) => {
                     let path = frame.path.as_ref().map_or(&b"."[..], RelPath::as_bytes);
                     self.ready.push_back(Step::Failed(Item::new(path, &reason(&error))));
-                    self.open.pop();
+                    self.close();
                 }
             }
         }
+    }
+
+    /// Leaves the directory at hand.
+    fn close(&mut self) {
+        if let Some(frame) = self.open.pop() {
+            self.pass(frame.path.as_ref());
+        }
+    }
+
+    /// Nothing more comes from below this directory: where it still waits for something below it, it is no entry.
+    fn pass(&mut self, dir: Option<&RelPath>) {
+        self.waiting.pop_if(|waiting| Some(&waiting.path) == dir);
     }
 
     /// Remarks for people, once the walk is over.
@@ -293,7 +315,8 @@ impl Walk {
     }
 
     /// Gives the directory out and opens it. One that cannot be read is an entry of the tree and a failed item, so that the version is
-    /// marked incomplete. What stands there now must be the inode that was looked at: else someone has swapped it on the way.
+    /// marked incomplete; where only what lies below could be taken, it is a failed item alone. What stands there now must be the inode
+    /// that was looked at: else someone has swapped it on the way.
     fn descend(&mut self, found: Found) {
         let (path, place, stamp) = (found.path.clone(), found.place.clone(), found.stamp);
         if self.include.matches(found.path.as_bytes()) {
@@ -306,25 +329,32 @@ impl Walk {
             let now = Stamp::of(&rustix::fs::fstat(&dir)?);
             Ok((dir, (now.dev, now.ino) == (stamp.dev, stamp.ino)))
         });
-        let dir = match opened {
-            Ok((dir, true)) => dir,
-            Ok((_, false)) => {
-                self.ready.push_back(Step::Failed(Item::new(path.as_bytes(), "changed")));
-                return;
-            }
-            Err(error) => return self.fail(&path, error),
-        };
         let held: usize = self.open.iter().map(|frame| frame.names.held()).sum();
         let budget = NAMES_BUDGET.saturating_sub(held).max(LEAST_BUDGET);
-        match Names::list(&dir, budget, self.temp_dir.as_deref()) {
-            Ok(names) => self.enter(Arc::new(dir), Some(path), names),
-            Err(error) => self.ready.push_back(Step::Failed(Item::new(path.as_bytes(), &reason(&error)))),
+        let listed = match opened {
+            Ok((dir, true)) => Names::list(&dir, budget, self.temp_dir.as_deref()).map(|names| (dir, names)),
+            Ok((_, false)) => {
+                self.ready.push_back(Step::Failed(Item::new(path.as_bytes(), "changed")));
+                return self.pass(Some(&path));
+            }
+            Err(error) => Err(error.into()),
+        };
+        match listed {
+            Ok((dir, names)) => self.enter(Arc::new(dir), Some(path), names),
+            Err(error) => {
+                self.ready.push_back(Step::Failed(Item::new(path.as_bytes(), &reason(&error))));
+                self.pass(Some(&path));
+            }
         }
     }
 
     /// The rule file is read before any name is given out, since it is about them all.
     fn enter(&mut self, dir: Arc<OwnedFd>, path: Option<RelPath>, names: Names) {
-        let rules = match rules::read(&dir) {
+        let read = match self.rule_files {
+            RuleFiles::Obey => rules::read(&dir),
+            RuleFiles::Ignore => Ok(None),
+        };
+        let rules = match read {
             Ok(None) => None,
             Ok(Some((rules, bad))) => {
                 if let Ok(path) = below(path.as_ref(), rules::FILE)
@@ -338,7 +368,7 @@ impl Walk {
                 // Going on without its rules would send what the team meant to keep.
                 let file = below(path.as_ref(), rules::FILE).map_or_else(|_| rules::FILE.to_vec(), RelPath::into_bytes);
                 self.ready.push_back(Step::Failed(Item::new(&file, &reason(&error))));
-                return;
+                return self.pass(path.as_ref());
             }
         };
         if let Some(arena) = names.in_memory() {

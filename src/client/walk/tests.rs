@@ -96,6 +96,31 @@ fn only_drayignore_and_exclude_leave_anything_out() {
 }
 
 #[test]
+fn rule_files_may_be_ignored() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join(".drayignore"), "*\n").unwrap();
+    fs::write(dir.path().join("a.tmp"), "").unwrap();
+    let (found, ..) = walk(WalkOptions { rule_files: RuleFiles::Ignore, ..of(dir.path()) });
+    assert_eq!(found, [".drayignore f2", "a.tmp f0"]);
+}
+
+/// A directory that fails is no entry, nor are those above it, where only what lies below them was wanted.
+#[test]
+fn include_takes_no_directory_for_what_failed_below_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    fs::create_dir_all(at("bad/below")).unwrap();
+    fs::create_dir_all(at("some/bad")).unwrap();
+    let too_long = vec![b'#'; usize::try_from(rules::MAX_FILE).unwrap() + 1];
+    fs::write(at("bad/below/.drayignore"), &too_long).unwrap();
+    fs::write(at("some/bad/.drayignore"), &too_long).unwrap();
+    fs::write(at("some/x.csv"), "").unwrap();
+    let (found, _, failed, _) = walk(WalkOptions { include: vec!["**/*.csv".to_owned()], ..of(dir.path()) });
+    assert_eq!(found, ["some d", "some/x.csv f0"]);
+    assert_eq!(failed, ["bad/below/.drayignore errno_27", "some/bad/.drayignore errno_27"]);
+}
+
+#[test]
 fn include_takes_matches_and_the_directories_above_them() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
