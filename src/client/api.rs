@@ -170,16 +170,6 @@ impl Api {
         self.json(Method::POST, path, Some(encode(body)), Duration::ZERO).await
     }
 
-    /// A POST with a key of the caller's: for a creation that must be the same one after the process was restarted.
-    pub async fn post_keyed<B: Serialize + ?Sized, T: DeserializeOwned + Send>(
-        &self,
-        path: &str,
-        key: &str,
-        body: &B,
-    ) -> Result<T, Error> {
-        self.json_keyed(Method::POST, path, Some((encode(body), key.to_owned())), Duration::ZERO).await
-    }
-
     pub async fn put<B: Serialize + ?Sized, T: DeserializeOwned + Send>(
         &self,
         path: &str,
@@ -212,16 +202,6 @@ impl Api {
         wait: Duration,
     ) -> Result<T, Error> {
         let body = body.map(|body| (body, self.inner.options.ids.uuid().to_string()));
-        self.json_keyed(method, path, body, wait).await
-    }
-
-    async fn json_keyed<T: DeserializeOwned + Send>(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<(Vec<u8>, String)>,
-        wait: Duration,
-    ) -> Result<T, Error> {
         let decoded = Decoded::new();
         self.call(method, path, body, wait, &decoded).await?;
         Ok(decoded.into_inner())
@@ -396,7 +376,7 @@ impl Api {
         Failure { error: Error::Refused(Box::new(problem)), next }
     }
 
-    /// In words, how far this machine's clock is from the other side's, where that is more than two minutes.
+    /// In words, how far this machine's clock is from the other side's, where that is two minutes or more, in whole minutes.
     pub(super) fn skew(&self, headers: &HeaderMap) -> Option<String> {
         let date = headers.get(header::DATE)?.to_str().ok()?;
         let theirs = jiff::fmt::rfc2822::parse(date).ok()?.timestamp();

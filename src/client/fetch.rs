@@ -19,7 +19,7 @@ use std::time::Duration;
 
 /// Packs in one request for grants.
 const BATCH: usize = 64;
-/// Grants held; the oldest batch goes first.
+/// Grants held. Past it all are let go, since they are cheap to ask for again and reads go forward through the list.
 const MAX_HELD: usize = 1024;
 /// A grant with less time left is not used any more.
 const SPARE: Duration = Duration::from_secs(30);

@@ -5,11 +5,7 @@
 use super::api::{Api, route};
 use super::context::TransferError;
 use super::transfer::Target;
-use crate::content::pack::{MAX_INDEX_BYTES, PackId, PackIndex};
-
-/// Bytes before the index.
-/// The same as `content::pack::HEADER_BYTES`.
-const HEADER: u64 = 64;
+use crate::content::pack::{HEADER_BYTES, MAX_INDEX_BYTES, PackId, PackIndex};
 
 /// The index of a pack of the caller's team.
 /// By the bearer token, without a grant. A pack that is not there (any more) is a refusal of the service.
@@ -18,7 +14,7 @@ pub(super) async fn fetch(api: &Api, pack: PackId) -> Result<PackIndex, Transfer
     let mut download = api.get_stream(Target::Service(&path), None).await?;
     let mut bytes = Vec::new();
     while let Some(part) = download.next().await? {
-        if download.position() > HEADER + MAX_INDEX_BYTES {
+        if download.position() > HEADER_BYTES as u64 + MAX_INDEX_BYTES {
             return Err(TransferError::BadPack { pack, why: "its index is too long".to_owned() });
         }
         bytes.extend_from_slice(&part);

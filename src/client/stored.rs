@@ -9,13 +9,14 @@
 use super::api::{Api, route};
 use super::context::TransferError;
 use super::error::Error;
+use super::index;
 use super::transfer::{BlockingRead, Target};
 use crate::api::datasets::{Grant, GrantRequest, Grants, Version};
 use crate::content::codec::{Decoder, MAX_WINDOW};
 use crate::content::digest::Hasher;
 use crate::content::layout::{FileLayout, Line, Segment};
 use crate::content::merge::{self, Merged};
-use crate::content::pack::{HEADER_BYTES, MAX_INDEX_BYTES, PackId, PackIndex, verify_chunk};
+use crate::content::pack::{PackId, PackIndex, verify_chunk};
 use crate::content::path::RelPath;
 use crate::content::tree::{self, Entry, Kind, TreeReader};
 use std::collections::HashMap;
@@ -270,7 +271,7 @@ impl Packs<'_> {
     ) -> Result<ControlFlow<()>, TransferError> {
         let bad = |why: String| TransferError::BadPack { pack, why };
         if self.open.as_ref().is_none_or(|(open, ..)| *open != pack) {
-            self.open = Some((pack, self.index(pack).await?, self.grant(pack, &[]).await?));
+            self.open = Some((pack, index::fetch(self.api, pack).await?, self.grant(pack, &[]).await?));
         }
         let (_, index, grant) = self.open.as_ref().expect("just opened");
         let chunks = segment.first as usize..(segment.first as usize).saturating_add(segment.count as usize);
@@ -303,24 +304,6 @@ impl Packs<'_> {
             held.drain(..entry.stored as usize);
         }
         Ok(ControlFlow::Continue(()))
-    }
-
-    async fn index(&self, pack: PackId) -> Result<PackIndex, TransferError> {
-        let path = route(&["v1", "packs", &pack.to_string(), "index"], &[]);
-        let mut stream = self.api.get_stream(Target::Service(&path), None).await?;
-        let mut bytes = Vec::new();
-        while let Some(part) = stream.next().await? {
-            if (bytes.len() + part.len()) as u64 > MAX_INDEX_BYTES + HEADER_BYTES as u64 {
-                return Err(TransferError::BadPack { pack, why: "its index is too long".to_owned() });
-            }
-            bytes.extend_from_slice(&part);
-        }
-        let index =
-            PackIndex::decode(&bytes).map_err(|error| TransferError::BadPack { pack, why: error.to_string() })?;
-        match index.id() == pack {
-            true => Ok(index),
-            false => Err(TransferError::BadPack { pack, why: format!("its index is that of {}", index.id()) }),
-        }
     }
 
     /// `missing` tells the service that the store answered 404 for it, so that it looks for itself.

@@ -178,7 +178,6 @@ impl Api {
             skip: 0,
             open: None,
             etag: None,
-            headers: HeaderMap::new(),
             attempts: None,
         };
         download.reopen().await?;
@@ -235,19 +234,14 @@ pub struct Download {
     /// Bytes to drop: the other side sent all where a range was asked.
     skip: u64,
     open: Option<(Response, Attempt)>,
-    /// Of the first answer that had one. An answer with another is another object, whose bytes must never be joined to these.
+    /// Of the first answer that had one. An answer with another is another object, whose bytes must never be joined to these. Where none
+    /// has any, an object that was replaced meanwhile shows only in the digests that the reader compares.
     etag: Option<header::HeaderValue>,
-    headers: HeaderMap,
     /// Failures since the last byte: a stream that moves at all keeps its whole patience.
     attempts: Option<Attempts>,
 }
 
 impl Download {
-    /// Headers of the first answer.
-    pub fn headers(&self) -> &HeaderMap {
-        &self.headers
-    }
-
     /// Bytes given so far, counted from the range's start.
     pub fn position(&self) -> u64 {
         self.got
@@ -394,9 +388,6 @@ impl Download {
             }
             _ => from,
         };
-        if self.etag.is_none() {
-            self.headers = response.headers().clone();
-        }
         self.etag = etag;
         self.open = Some((response, attempt));
         Ok(())

@@ -19,6 +19,6 @@ mod verify;
 #[cfg(test)]
 mod tests;
 
-pub use entry::{ChunkEntry, ChunkFault, Error, MAX_CHUNKS, PackId, verify_chunk, verify_content};
+pub use entry::{ChunkEntry, ChunkFault, Error, MAX_CHUNKS, PackId, verify_chunk};
 pub use index::{HEADER_BYTES, MAX_INDEX_BYTES, PackIndex, front_bytes, index_bytes};
 pub use verify::PackVerifier;
