@@ -20,13 +20,16 @@ use crate::client::walk::Stamp;
 use crate::content::digest::digest;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
 use std::collections::HashSet;
+use std::ffi::CStr;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use tempfile::NamedTempFile;
 
+const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 /// Directories deeper than any path of a tree are not entered.
 const MAX_DEPTH: usize = 300;
 
@@ -149,12 +152,16 @@ struct Cleaner<'a> {
 
 impl Cleaner<'_> {
     fn below(&self, dir: BorrowedFd<'_>, depth: usize) -> bool {
-        const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
         let Ok(entries) = rustix::fs::openat(dir, ".", DIR, Mode::empty()).and_then(rustix::fs::Dir::new) else {
             return false;
         };
         let mut all = true;
-        for entry in entries.flatten() {
+        for entry in entries {
+            let Ok(entry) = entry else {
+                // The kernel's list ends here; what it would have named may be ours.
+                all = false;
+                break;
+            };
             let name = entry.file_name();
             if matches!(name.to_bytes(), b"." | b"..") {
                 continue;
@@ -167,15 +174,24 @@ impl Cleaner<'_> {
                 continue;
             }
             let may_be_dir = matches!(entry.file_type(), FileType::Directory | FileType::Unknown);
-            if may_be_dir
-                && depth > 0
-                && let Ok(child) = rustix::fs::openat(dir, name, DIR, Mode::empty())
-                && rustix::fs::fstat(&child).is_ok_and(|stat| stat.st_dev == self.device)
-            {
-                all &= self.below(child.as_fd(), depth - 1);
+            if may_be_dir && depth > 0 {
+                all &= self.child(dir, name, depth - 1);
             }
         }
         all
+    }
+
+    /// What is gone by now, or no directory after all, holds nothing; neither does another file system.
+    fn child(&self, dir: BorrowedFd<'_>, name: &CStr, depth: usize) -> bool {
+        let child = match rustix::fs::openat(dir, name, DIR, Mode::empty()) {
+            Ok(child) => child,
+            Err(error) => return matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP),
+        };
+        match rustix::fs::fstat(&child) {
+            Ok(stat) if stat.st_dev == self.device => self.below(child.as_fd(), depth),
+            Ok(_) => true,
+            Err(_) => false,
+        }
     }
 }
 
