@@ -28,6 +28,28 @@ impl Item {
     }
 }
 
+/// A list that ends at [`PushReport::MAX_ITEMS`], and how many there were in all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Listed {
+    pub items: Vec<Item>,
+    pub count: u64,
+}
+
+impl Listed {
+    /// Counts it, and keeps it while there is room.
+    pub fn push(&mut self, item: Item) {
+        self.count += 1;
+        if self.items.len() < PushReport::MAX_ITEMS {
+            self.items.push(item);
+        }
+    }
+
+    /// Whether the list names all there were.
+    pub fn is_whole(&self) -> bool {
+        self.count == self.items.len() as u64
+    }
+}
+
 /// The `push` document of the command line, field for field.
 ///
 /// Counts are of what is in the tree, whether or not it had to be sent; `sent_bytes`, `stored_bytes` and `reused_bytes` are of this run.
@@ -74,4 +96,18 @@ pub struct PushReport {
 impl PushReport {
     /// Longest list of skipped, of failed, and of warned-about entries that is kept.
     pub const MAX_ITEMS: usize = 10_000;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_ends_and_its_count_does_not() {
+        let mut listed = Listed::default();
+        (0..PushReport::MAX_ITEMS).for_each(|_| listed.push(Item::new(b"a", "vanished")));
+        assert!(listed.is_whole());
+        listed.push(Item::new(b"b", "vanished"));
+        assert_eq!((listed.items.len() as u64 + 1, listed.is_whole()), (listed.count, false));
+    }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use dray::client::TransferError;
 use dray::client::pull::{Durability, LocalFiles, OutsideLinks};
+use dray::client::push::{Item, PushOptions, push};
 use dray::client::verify::{Verify, VerifyOptions, verify};
 use dray::content::digest::{Digest, digest};
 use dray::content::path::RelPath;
@@ -81,6 +82,52 @@ async fn a_pull_replaces_what_a_pull_wrote() {
     push_dir(&context, "pull/newer", &tree).await;
     let refused = pull_with(&context, "pull/newer", &dest, with_record).await.unwrap_err();
     assert_eq!(refused.code(), "would_overwrite");
+}
+
+/// Further names of a hard link are a pull's where it made them, and a stranger's where it did not, however many names the file has.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_further_names_of_a_pulls_own_are_replaced() {
+    let service = TestService::sqlite().await;
+    set_clock(&service);
+    let (context, scratch) = (context(&service), service.scratch());
+    let (tree, dest, cache) = (scratch.join("tree"), scratch.join("dest"), scratch.join("cache"));
+    let with_record = |options: &mut dray::client::pull::PullOptions| options.cache_dir = Some(cache.clone());
+    let version = async |bytes: &[u8]| {
+        write(&tree, "a", bytes);
+        let _ = fs::remove_file(tree.join("b"));
+        fs::hard_link(tree.join("a"), tree.join("b")).unwrap();
+        push_dir(&context, "pull/further", &tree).await;
+    };
+    let refused = async || {
+        let refused = pull_with(&context, "pull/further", &dest, with_record).await.unwrap_err();
+        let TransferError::WouldOverwrite { count: 1, paths, .. } = &refused else { panic!("{refused}") };
+        assert_eq!(paths, &["b"]);
+        assert_eq!(fs::read(dest.join("b")).unwrap(), b"precious");
+    };
+    let strangers = || {
+        write(&scratch, "strangers", b"precious");
+        let _ = fs::remove_file(dest.join("b"));
+        fs::create_dir_all(&dest).unwrap();
+        fs::hard_link(scratch.join("strangers"), dest.join("b")).unwrap();
+    };
+    version(b"one").await;
+    strangers();
+    refused().await;
+    fs::remove_file(dest.join("b")).unwrap();
+    pull_with(&context, "pull/further", &dest, with_record).await.unwrap();
+    assert_same(&tree, &dest);
+    version(b"the second").await;
+    pull_with(&context, "pull/further", &dest, with_record).await.unwrap();
+    assert_same(&tree, &dest);
+    // A pull that was killed before it came to the links: the first name is new, the further one still as the last pull made it.
+    version(b"and a third").await;
+    fs::remove_file(dest.join("a")).unwrap();
+    fs::copy(tree.join("a"), dest.join("a")).unwrap();
+    pull_with(&context, "pull/further", &dest, with_record).await.unwrap();
+    assert_same(&tree, &dest);
+    version(b"the last").await;
+    strangers();
+    refused().await;
 }
 
 /// C14: read-only files and directories of an earlier pull are no obstacle.
@@ -261,6 +308,63 @@ async fn damage_in_the_store_is_typed_and_named() {
     let report = verify(&context, options).await.unwrap();
     assert_eq!(report.unreadable.len(), 1, "{report:?}");
     assert_eq!(report.unreadable[0].path.as_bytes(), missing[0].as_slice());
+}
+
+/// Where a file is damaged, what an older version left at its name gets no further name.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_further_name_is_given_to_old_bytes() {
+    let service = TestService::sqlite().await;
+    set_clock(&service);
+    let (context, scratch) = (context(&service), service.scratch());
+    let (tree, dest, cache) = (scratch.join("tree"), scratch.join("dest"), scratch.join("cache"));
+    let with_record = |options: &mut dray::client::pull::PullOptions| options.cache_dir = Some(cache.clone());
+    write(&tree, "a", &noise(1, 300_000));
+    push_dir(&context, "pull/old", &tree).await;
+    pull_with(&context, "pull/old", &dest, with_record).await.unwrap();
+    let before = stored_packs(&service);
+    write(&tree, "a", &noise(2, 300_000));
+    fs::hard_link(tree.join("a"), tree.join("b")).unwrap();
+    push_dir(&context, "pull/old", &tree).await;
+    for pack in stored_packs(&service).iter().filter(|pack| !before.contains(pack)) {
+        let mut bytes = fs::read(pack).unwrap();
+        let at = bytes.len() - 100_000;
+        bytes[at] ^= 1;
+        fs::set_permissions(pack, fs::Permissions::from_mode(0o644)).unwrap();
+        fs::write(pack, bytes).unwrap();
+    }
+    let error = pull_with(&context, "pull/old", &dest, with_record).await.unwrap_err();
+    assert!(matches!(error, TransferError::BadPack { .. } | TransferError::DigestMismatch { .. }), "{error}");
+    assert_eq!(fs::read(dest.join("a")).unwrap(), noise(1, 300_000));
+    assert!(!dest.join("b").exists());
+}
+
+/// A rule file says what a push takes, not what a version holds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_is_verified_whatever_its_rule_files_say() {
+    let service = TestService::sqlite().await;
+    let (context, scratch) = (context(&service), service.scratch());
+    let (tree, dest) = (scratch.join("tree"), scratch.join("dest"));
+    write(&tree, ".drayignore", b"*.tmp\n*.log\n");
+    write(&tree, "sub/taken.tmp", b"taken");
+    write(&tree, "sub/left.log", b"left");
+    let options = PushOptions { exclude: vec!["!*.tmp".to_owned()], ..PushOptions::new("pull/rules", vec![tree]) };
+    push(&context, options).await.unwrap();
+    pull_to(&context, "pull/rules", &dest).await;
+    let verified = async || {
+        let what = Verify::Directory(dest.clone());
+        let options =
+            VerifyOptions { reference: "pull/rules".to_owned(), path: None, what, memory: 64 << 20, temp_dir: None };
+        verify(&context, options).await.unwrap()
+    };
+    let equal = verified().await;
+    assert!(equal.is_equal(), "{equal:?}");
+    write(&dest, "sub/more.tmp", b"more");
+    fs::remove_file(dest.join("sub/taken.tmp")).unwrap();
+    let report = verified().await;
+    let paths = |list: &[Item]| list.iter().map(|item| item.path.clone()).collect::<Vec<_>>();
+    assert_eq!((paths(&report.extra), report.extra_count), (vec!["sub/more.tmp".to_owned()], 1));
+    assert_eq!((paths(&report.missing), report.missing_count), (vec!["sub/taken.tmp".to_owned()], 1));
+    assert_eq!((report.differs_count, report.unreadable_count), (0, 0), "{report:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -21,7 +21,7 @@ use super::write::Sink;
 use crate::client::context::TransferError;
 use crate::client::fetch::Packs;
 use crate::client::progress::Meter;
-use crate::client::report::{Item, PushReport};
+use crate::client::report::{Item, Listed};
 use crate::client::walk::{Stamp, errno_reason};
 use crate::content::buffer::AlignedBuf;
 use crate::content::layout::{FileLayout, Line};
@@ -77,7 +77,7 @@ pub(in crate::client) struct Conducted {
     pub outside_links: u64,
     pub windows: u64,
     /// Entries that could not be made, besides the files that failed.
-    pub failed: Vec<Item>,
+    pub failed: Listed,
 }
 
 /// The thread's state.
@@ -170,10 +170,10 @@ impl State<'_> {
                 self.sums.outside_links += u64::from(symlink_escapes(&entry.path, &target));
                 self.symlink(number, &entry.path, mtime, &target, decision)
             }
-            Kind::File { hardlink: Some(first), .. } => {
+            Kind::File { hardlink: Some(first), digest, .. } => {
                 self.sums.files += 1;
                 Meter::add(&self.with.meter.files, 1);
-                self.later.hard_link(&entry.path, &first)
+                self.later.hard_link(&entry.path, &first, &digest)
             }
             Kind::File { size, mode, mtime, digest, hardlink: None } => {
                 self.sums.files += 1;
@@ -364,9 +364,7 @@ impl State<'_> {
 
     fn fail(&mut self, path: &RelPath, error: Errno) {
         Meter::add(&self.with.meter.failed, 1);
-        if self.sums.failed.len() < PushReport::MAX_ITEMS {
-            self.sums.failed.push(Item::new(path.as_bytes(), &errno_reason(error)));
-        }
+        self.sums.failed.push(Item::new(path.as_bytes(), &errno_reason(error)));
     }
 
     /// Moves the planner on as far as it goes without another file.

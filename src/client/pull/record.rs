@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! <cache>/pull/<BLAKE3 of DEST's device and inode, 32 hex>.stat    as the stat cache of pushes
+//! <cache>/pull/<the same>.links                                     further names of hard links, made when the rest was written
 //! <cache>/pull/<the same>-<id>.run                                  a pull that began and did not end; locked while it lives
 //! ```
 //!
@@ -66,6 +67,16 @@ impl Records {
 
     pub fn writer(&self, now: jiff::Timestamp) -> io::Result<stat_cache::Writer> {
         stat_cache::Writer::create(self.base.with_extension("stat"), now)
+    }
+
+    /// The record of the further names of hard links. A file of its own, since a record has one order and these are made last. Only
+    /// [`stat_cache::Reader::wrote`] may be believed of it: each further name moves the change time of those before.
+    pub fn links(&self) -> stat_cache::Reader {
+        stat_cache::Reader::open(&self.base.with_extension("links"))
+    }
+
+    pub fn links_writer(&self, now: jiff::Timestamp) -> io::Result<stat_cache::Writer> {
+        stat_cache::Writer::create(self.base.with_extension("links"), now)
     }
 
     /// Notes that a pull runs; gives the ids of those before that were killed, one a line. To be called once, before the first temporary file

@@ -15,7 +15,7 @@ use super::large::Finish;
 use super::reads;
 use super::record::{self, Depth, Records};
 use super::scan::{Decisions, Scan};
-use super::settle::Later;
+use super::settle::{Doubt, Later};
 use super::window::room;
 use super::write::{Sink, Writer};
 use super::{Durability, OutsideLinks, PullOptions, PullReport};
@@ -28,6 +28,7 @@ use crate::client::progress::{Meter, Phase};
 use crate::client::select::Chosen;
 use crate::client::{Context, rate, stat_cache};
 use crate::content::buffer::AlignedBuf;
+use crate::content::digest::Digest;
 use crate::content::plan::Limits;
 use futures::future::BoxFuture;
 use rustix::fd::AsFd;
@@ -184,18 +185,23 @@ impl Work {
         let has_rests = earlier.is_some() || account.failed_count > 0 || account.wrong_count > 0;
         let is_clean = !has_rests || rests.clean(&runs, &HashSet::new());
         self.meter.enter(Phase::Settle);
-        let (mut failed, failed_links) = later.settle(&dest)?;
-        seal(&dest, self.options.durability, account.record.into_iter())?;
+        let links = records.as_ref().and_then(|records| records.links_writer(self.now).ok());
+        let settled = later.settle(&dest, &Doubt::of(&account, &sums.failed), links)?;
+        seal(&dest, self.options.durability, account.record.into_iter().chain(settled.record))?;
         if let Some(records) = records.as_ref().filter(|_| is_clean) {
             records.end();
         }
         if let Some(wrong) = account.wrong.into_iter().next() {
             return Err(wrong.into_error());
         }
-        failed.extend(sums.failed.iter().cloned());
-        failed.extend(account.failed);
-        let selected = chosen.digest()?;
-        Ok(PullReport {
+        let failed_count = settled.failed.count + sums.failed.count + account.failed_count;
+        let failed = [settled.failed.items, sums.failed.items.clone(), account.failed].concat();
+        Ok(PullReport { failed, failed_count, ..self.report(&sums, &chosen.digest()?) })
+    }
+
+    /// Without what failed; times and the network's bytes are filled in by who waits for it all.
+    fn report(&self, sums: &Conducted, selected: &Digest) -> PullReport {
+        PullReport {
             reference: self.version.reference.clone(),
             digest: self.version.digest.clone(),
             selected_digest: selected.to_string(),
@@ -203,15 +209,11 @@ impl Work {
             dirs: sums.dirs,
             symlinks: sums.symlinks,
             bytes: sums.bytes,
-            fetched_bytes: 0,
             reused_bytes: sums.reused_bytes,
             local_bytes: sums.local_bytes,
-            failed_count: account.failed_count + failed_links + sums.failed.len() as u64,
-            failed,
             outside_links: sums.outside_links,
-            seconds: 0.0,
-            warnings: Vec::new(),
-        })
+            ..PullReport::default()
+        }
     }
 
     /// What to keep; refuses before anything is changed, but for what earlier pulls left and nobody can use: its room is needed.
@@ -234,6 +236,7 @@ impl Work {
         let scan = Scan {
             dest,
             record: records.map_or_else(stat_cache::Reader::none, Records::reader),
+            links: records.map_or_else(stat_cache::Reader::none, Records::links),
             overwrite: self.options.overwrite,
             temp: self.options.temp_dir.as_deref(),
             earlier,
@@ -417,7 +420,7 @@ mod tests {
         let records = Records::of(&cache, &dest).unwrap();
         let writers = || {
             let now = jiff::Timestamp::UNIX_EPOCH;
-            Some(records.writer(now).unwrap()).into_iter()
+            [records.writer(now).unwrap(), records.links_writer(now).unwrap()].into_iter()
         };
         let names = || fs_err::read_dir(cache.join("pull")).unwrap().count();
         // A handle that only names the directory cannot be synced by.
@@ -426,6 +429,6 @@ mod tests {
         assert_eq!(names(), 0);
         dest.root = real;
         seal(&dest, Durability::ReadBack, writers()).unwrap();
-        assert_eq!(names(), 1);
+        assert_eq!(names(), 2);
     }
 }

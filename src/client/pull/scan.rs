@@ -12,7 +12,7 @@ use super::file::may_resume;
 use super::large::read_back;
 use super::resume::left_of;
 use crate::client::context::TransferError;
-use crate::client::download::temporary;
+use crate::client::download::{place, temporary};
 use crate::client::stat_cache;
 use crate::client::walk::{READ, Stamp};
 use crate::content::digest::digest;
@@ -25,7 +25,7 @@ use rustix::io::Errno;
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Seek, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Paths of files in the way that are named.
@@ -44,15 +44,19 @@ pub(in crate::client) enum Decision {
 pub(in crate::client) enum Decisions {
     /// Nothing is there, or nothing is asked: every entry is fetched.
     FetchAll,
-    Spooled(BufReader<File>),
+    Spooled {
+        file: BufReader<File>,
+        /// For messages: the file has no name.
+        place: PathBuf,
+    },
 }
 
 impl Decisions {
     /// The next entry's. Asked exactly once an entry, in order; the planner walks the same selection as the scan did.
     pub fn next(&mut self) -> Result<Decision, TransferError> {
-        let Self::Spooled(file) = self else { return Ok(Decision::Fetch) };
+        let Self::Spooled { file, place } = self else { return Ok(Decision::Fetch) };
         let mut byte = [0];
-        file.read_exact(&mut byte).map_err(TransferError::local(std::env::temp_dir()))?;
+        file.read_exact(&mut byte).map_err(TransferError::local(&*place))?;
         Ok(if byte[0] == Decision::Keep as u8 { Decision::Keep } else { Decision::Fetch })
     }
 }
@@ -72,6 +76,8 @@ pub(in crate::client) struct Scanned {
 pub(in crate::client) struct Scan<'a> {
     pub dest: &'a Arc<Dest>,
     pub record: stat_cache::Reader,
+    /// Further names of hard links that a pull made; see [`Records::links`](super::record::Records::links).
+    pub links: stat_cache::Reader,
     /// What differs is replaced, whoever wrote it.
     pub overwrite: bool,
     /// For the decisions.
@@ -90,7 +96,7 @@ impl Scan<'_> {
         reference: &str,
         pairs: impl Iterator<Item = Result<Pair, crate::content::merge::Error>>,
     ) -> Result<Scanned, TransferError> {
-        let mut out = BufWriter::new(temporary(self.temp)?);
+        let (mut out, place) = (BufWriter::new(temporary(self.temp)?), place(self.temp));
         let mut dirs = Dirs::new(Arc::clone(self.dest));
         let (mut needed, mut count, mut named) = (0_u64, 0_u64, Vec::new());
         let mut parts = HashSet::new();
@@ -115,15 +121,15 @@ impl Scan<'_> {
                 needed += size.saturating_sub(left.as_ref().map_or(0, |(_, bytes)| *bytes));
                 parts.extend(left.map(|(part, _)| part));
             }
-            out.write_all(&[decision as u8]).map_err(TransferError::local(std::env::temp_dir()))?;
+            out.write_all(&[decision as u8]).map_err(TransferError::local(&*place))?;
         }
         if count > 0 {
             return Err(TransferError::WouldOverwrite { dest: self.dest.path.clone(), count, paths: named });
         }
         let ended = out.into_inner().map_err(std::io::IntoInnerError::into_error);
-        let mut file = ended.map_err(TransferError::local(std::env::temp_dir()))?;
-        file.rewind().map_err(TransferError::local(std::env::temp_dir()))?;
-        Ok(Scanned { decisions: Decisions::Spooled(BufReader::new(file)), needed, parts })
+        let mut file = ended.map_err(TransferError::local(&*place))?;
+        file.rewind().map_err(TransferError::local(&*place))?;
+        Ok(Scanned { decisions: Decisions::Spooled { file: BufReader::new(file), place }, needed, parts })
     }
 
     /// What an earlier pull left of a file.
@@ -175,13 +181,16 @@ impl Scan<'_> {
         if self.record.wrote(path, &stamp).is_some() { Found::Ours } else { Found::Foreign }
     }
 
-    /// The record is asked for every file, equal or not: it must be read in order.
+    /// The records are asked for every file, equal or not: they must be read in order.
+    ///
+    /// A file with several names is no pull's for that: whoever else links files would lose theirs.
     fn file(&mut self, dir: rustix::fd::BorrowedFd<'_>, entry: &Entry, stat: &Stat) -> Result<Found, TransferError> {
-        let Kind::File { size, digest: wanted, hardlink, .. } = &entry.kind else { return Ok(Found::Nothing) };
+        let Kind::File { size, digest: wanted, .. } = &entry.kind else { return Ok(Found::Nothing) };
         let stamp = Stamp::of(stat);
         let settled = self.record.find(&entry.path, &stamp);
-        let ours = self.record.wrote(&entry.path, &stamp).is_some();
-        let differs = if ours || hardlink.is_some() && stat.st_nlink > 1 { Found::Ours } else { Found::Foreign };
+        let _ = self.links.find(&entry.path, &stamp);
+        let ours = [&self.record, &self.links].iter().any(|record| record.wrote(&entry.path, &stamp).is_some());
+        let differs = if ours { Found::Ours } else { Found::Foreign };
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || stamp.size != *size {
             return Ok(differs);
         }
@@ -210,4 +219,17 @@ enum Found {
 /// The digest under which a symlink stands in the record.
 pub(in crate::client) fn link_digest(target: &[u8]) -> crate::content::digest::Digest {
     digest(target)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_of_the_decisions_names_their_directory() {
+        let mut decisions =
+            Decisions::Spooled { file: BufReader::new(tempfile::tempfile().unwrap()), place: "/their/place".into() };
+        let Err(TransferError::Local { path, .. }) = decisions.next() else { panic!("they have ended") };
+        assert_eq!(path, Path::new("/their/place"));
+    }
 }
