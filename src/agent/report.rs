@@ -32,12 +32,19 @@ pub const PROGRESS_EVERY: Duration = Duration::from_secs(2);
 pub enum Unheard {
     /// The service said no: this staging is no longer ours.
     ///
-    /// Any 4xx but 429, so also a report that the service finds wrong; the problem's code tells which.
+    /// By [`is_refusal`], so also a report that the service finds wrong; the problem's code tells which.
     Refused(Box<Problem>),
     /// The agent is shutting down.
     ///
     /// Or the staging left the service's list: its task was told to stop.
     Stopped,
+}
+
+/// Whether the service said no for good: the same would be refused again. The one rule of the agent.
+///
+/// Not for good are a fault of the service (5xx), a line that was too slow for a body (408, 425) and too much at once (429).
+pub fn is_refusal(problem: &Problem) -> bool {
+    problem.status < 500 && !matches!(problem.status, 408 | 425 | 429)
 }
 
 /// Speaks for one staging under one lease.
@@ -163,9 +170,7 @@ impl Voice {
         loop {
             match self.context.api.post(path, body).await {
                 Ok(answer) => return Ok(answer),
-                Err(Error::Refused(problem)) if problem.status < 500 && problem.status != 429 => {
-                    return Err(Unheard::Refused(problem));
-                }
+                Err(Error::Refused(problem)) if is_refusal(&problem) => return Err(Unheard::Refused(problem)),
                 Err(Error::Interrupted) => return Err(Unheard::Stopped),
                 Err(error) => {
                     tracing::warn!(staging = %self.staging, %error, "the report was not heard; saying it again")
@@ -219,4 +224,19 @@ pub struct OutputFacts {
     /// What was refused when it was sealed, each with its reason.
     pub skipped: Vec<SkippedEntry>,
     pub error: Option<StagingError>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_slow_line_or_a_busy_service_says_is_no_refusal() {
+        let says = |status| {
+            let problem = serde_json::json!({ "type": "about:blank", "code": "x", "status": status, "title": "x", "detail": "x" });
+            is_refusal(&serde_json::from_value(problem).expect("a problem"))
+        };
+        assert!([400, 401, 403, 404, 409, 413].into_iter().all(says));
+        assert!(![408, 425, 429, 500, 503].into_iter().any(says));
+    }
 }

@@ -8,7 +8,8 @@
 //! record     none     -> trees -> room, no leftover -> record: Pulling -> mkdir -> pull
 //!            Pulling  -> trees -> half-written files removed                    -> pull
 //!            Ready    -> look  -> as it was: say `ready` again where the service has not heard it
-//!                              -> lost: record: Pulling, say `unready`, then as above
+//!                              -> lost: say `unready`, record: Pulling, then as above
+//! any other than Ready while the service says `ready`: say `unready` first
 //! pull       each input -> say `verifying` -> out/ -> facts -> counts agree -> sign -> record: Ready -> say `ready`
 //! ```
 //!
@@ -16,7 +17,7 @@
 //! disk while trees are fetched, is waited out, without end: when the lease is over is for the service to say.
 
 use super::home::{Home, Key, Phase, Record};
-use super::report::{Ear, Unheard, Voice};
+use super::report::{Ear, Unheard, Voice, is_refusal};
 use super::staged::{self, Fault, Look, Trees};
 use crate::api::jobs::{JobInput, Staging, StagingError, StagingReport, StagingState, WorkStaging};
 use crate::client::pull::{Durability, OutsideLinks, PullOptions, PullReport, Select, pull};
@@ -66,13 +67,17 @@ pub enum Ended {
     Ready,
     /// Failed was said; its directories are gone.
     Failed,
+    /// It left this node: its directories are gone, and the service has heard it.
+    Returned,
+    /// The service refused a report. What is to become of the staging, the list says.
+    Refused,
     /// Not ours any more, or the agent stops.
     Dropped,
 }
 
 impl StageIn {
     /// Makes the staging ready, however often that takes while the service or the line is down.
-    pub async fn run(self) -> Ended {
+    pub async fn run(mut self) -> Ended {
         let mut pause = FIRST_PAUSE;
         loop {
             let fault = match self.attempt().await {
@@ -96,21 +101,26 @@ impl StageIn {
 
     /// Nothing is taken away: the list of work, which is asked for next, says what is to become of it.
     fn unheard(&self, unheard: &Unheard) -> Ended {
-        if let Unheard::Refused(problem) = unheard {
-            tracing::warn!(staging = %self.voice.staging, code = problem.code, detail = problem.detail, "the service refused a report");
+        match unheard {
+            Unheard::Refused(problem) => {
+                tracing::warn!(staging = %self.voice.staging, code = problem.code, detail = problem.detail, "the service refused a report");
+                Ended::Refused
+            }
+            Unheard::Stopped => Ended::Dropped,
         }
-        Ended::Dropped
     }
 
     /// Said first, taken away afterwards: a crash in between is made up for by the return, which the service asks for next.
+    ///
+    /// Only what is recorded is taken away: before [`Self::begin`] nothing here is ours, whatever lies there.
     async fn failed(&self, error: StagingError) -> Ended {
         match self.voice.fail(&error.code, error.detail).await {
             Ok(_) => {
-                if error.code != "directory_exists" {
-                    let name = self.voice.context.ids.uuid().to_string();
-                    if let Err(error) = self.home.forget(&self.record(Phase::Pulling, None, 0), &name) {
-                        tracing::error!(%error, "cannot take a failed staging away");
-                    }
+                let name = self.voice.context.ids.uuid().to_string();
+                if let Some(record) = self.home.record(&self.voice.staging)
+                    && let Err(error) = self.home.forget(&record, &name)
+                {
+                    tracing::error!(%error, "cannot take a failed staging away");
                 }
                 Ended::Failed
             }
@@ -134,16 +144,20 @@ impl StageIn {
     }
 
     /// Once along the road above, from its begin; every step can be repeated.
-    async fn attempt(&self) -> Result<Ended, Attempt> {
-        let staging = &self.work.staging;
+    async fn attempt(&mut self) -> Result<Ended, Attempt> {
         let job_dir = self.home.job_dir(&self.work.job.id, self.work.lease.epoch);
-        let known = self.home.record(&staging.id);
-        if let Some(record) = known.as_ref().filter(|record| record.phase == Phase::Ready) {
-            match self.still_ready(record, &job_dir).await? {
-                Some(ended) => return Ok(ended),
-                None => self.unready().await?,
-            }
+        let known = self.home.record(&self.voice.staging);
+        let ready = known.as_ref().filter(|record| record.phase == Phase::Ready);
+        if let Some(record) = ready
+            && let Some(ended) = self.still_ready(record, &job_dir).await?
+        {
+            return Ok(ended);
         }
+        self.unready().await?;
+        if ready.is_some() {
+            self.home.save(&self.record(Phase::Pulling, None, 0)).map_err(|error| staging_fault("local_io", error))?;
+        }
+        let staging = &self.work.staging;
         let trees = Arc::new(staged::fetch(&self.voice.context, &self.home, &self.work.job).await?);
         let (digest, counts) = blocking(&trees, |trees| trees.staged()).await?;
         self.voice.progress.set_total(counts.bytes);
@@ -225,13 +239,17 @@ impl StageIn {
         self.say_ready(record, job_dir).await.map(Some)
     }
 
-    /// Takes `ready` back: first in the record, then at the service where it believes it.
-    async fn unready(&self) -> Result<(), Attempt> {
-        self.home.save(&self.record(Phase::Pulling, None, 0)).map_err(|error| staging_fault("local_io", error))?;
+    /// Takes `ready` back at the service where it still believes it, whatever the record says: a crash, or a loss of the
+    /// record, may lie between the two.
+    ///
+    /// Before the record changes and before anything is fetched: until it is heard, the next start comes here again. Once it
+    /// is heard the staging is known as unready here, so another attempt does not say it again.
+    async fn unready(&mut self) -> Result<(), Attempt> {
         if self.work.staging.state == StagingState::Ready {
             let error =
                 StagingError { code: "lost".to_owned(), detail: "a staged file was lost or changed".to_owned() };
-            self.voice.say(&StagingReport { error: Some(error), ..self.voice.report(StagingState::Unready) }).await?;
+            let report = StagingReport { error: Some(error), ..self.voice.report(StagingState::Unready) };
+            self.work.staging = self.voice.say(&report).await?;
         }
         Ok(())
     }
@@ -376,7 +394,7 @@ fn no_space(needed: u64, free: u64) -> Attempt {
 /// The pull's own codes become the staging's, so that a scheduler reads one list of them.
 fn pull_fault(error: TransferError, home: &Home) -> Attempt {
     match error {
-        TransferError::Api(ClientError::Refused(problem)) if problem.status < 500 && problem.status != 429 => {
+        TransferError::Api(ClientError::Refused(problem)) if is_refusal(&problem) => {
             staging_fault(&problem.code, &problem.detail)
         }
         TransferError::Api(error) => Attempt::Fault(Fault::Transient(error)),

@@ -7,7 +7,8 @@
 //! team's data.
 
 use super::home::{Home, Phase, Record};
-use super::report::{OutputFacts, Unheard, Voice};
+use super::report::{OutputFacts, Unheard, Voice, is_refusal};
+use super::stage_in::Ended;
 use crate::api::jobs::{OutputSpec, OutputState, SkippedEntry, StagingError, StagingState, WorkReturn};
 use crate::api::uploads::OutputOf;
 use crate::client::push::{PushOptions, PushReport, push};
@@ -45,19 +46,20 @@ pub struct StageOut {
 
 impl StageOut {
     /// Brings every due output home and clears the directory away. Ends early only when the agent stops or the service refuses.
-    pub async fn run(self) {
+    pub async fn run(self) -> Ended {
         match self.bring_home().await {
             Ok(()) => {}
-            Err(Unheard::Stopped) => return,
+            Err(Unheard::Stopped) => return Ended::Dropped,
             Err(Unheard::Refused(problem)) => {
                 tracing::warn!(staging = %self.voice.staging, code = problem.code, detail = problem.detail, "the service refused a return");
-                return;
+                return Ended::Refused;
             }
         }
         let home = Arc::clone(&self.home);
         if let Err(error) = tokio::task::spawn_blocking(move || home.empty_trash()).await {
             tracing::error!(%error, "emptying the trash broke");
         }
+        Ended::Returned
     }
 
     async fn bring_home(&self) -> Result<(), Unheard> {
@@ -232,7 +234,7 @@ impl StageOut {
 
 fn is_transient(error: &ClientError) -> bool {
     match error {
-        ClientError::Refused(problem) => problem.status >= 500 || problem.status == 429,
+        ClientError::Refused(problem) => !is_refusal(problem),
         other => other.exit() == Exit::Network,
     }
 }

@@ -8,6 +8,7 @@
 //! what the looks are for. They prove regular files only; what a job adds, and links and directories, are not looked at.
 
 use super::home::Home;
+use super::report::is_refusal;
 use crate::api::jobs::{InputSpec, Job, JobInput, StagingError};
 use crate::client::api::route;
 use crate::client::transfer::Target;
@@ -118,10 +119,10 @@ fn reader(file: &File) -> io::Result<TreeReader<impl BufRead + use<>>> {
     TreeReader::open(BufReader::with_capacity(1 << 16, decoder)).map_err(io::Error::other)
 }
 
-/// A refusal (4xx but 429) would be the same next time.
+/// A refusal would be the same next time.
 fn refused_or_transient(error: ClientError) -> Fault {
     match error {
-        ClientError::Refused(problem) if problem.status < 500 && problem.status != 429 => {
+        ClientError::Refused(problem) if is_refusal(&problem) => {
             Fault::Staging(StagingError { code: problem.code, detail: problem.detail })
         }
         other => Fault::Transient(other),

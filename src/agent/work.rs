@@ -8,11 +8,11 @@
 //! hello -> work? -> list -> on the list, no task, not standing ready   -> stage_in, two at a time
 //!            ^               on the returns                            -> stage_out, a stage_in there is stopped first
 //!            |               neither, recorded                         -> directories to the trash
-//!            +-- a change, 30 s, or a task that ended
+//!            +-- a change, 30 s, or a task that ended; one that was refused rests before it ends
 //! ```
 
 use super::home::{Home, Key};
-use super::report::{Progress, Voice};
+use super::report::{Progress, Voice, is_refusal};
 use super::stage_in::{Ended, StageIn, stands_ready};
 use super::stage_out::StageOut;
 use super::{Error, Options, gpu, staged};
@@ -42,6 +42,10 @@ const WAIT: Duration = Duration::from_secs(30);
 ///
 /// A look is a `stat` for each file. It happens when a list arrives, so at the latest one poll later.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// How long a task whose report was refused is held back before it ends.
+///
+/// Its staging is often still on the list, and would be begun again at once and refused again.
+const REST: Duration = Duration::from_secs(10);
 /// Pauses while the service is away double from this to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -160,10 +164,10 @@ impl Absence {
     }
 }
 
-/// 4xx but 429, or a URL or setting that no waiting mends.
+/// A refusal, or a URL or setting that no waiting mends.
 fn is_final(error: &ClientError) -> bool {
     match error {
-        ClientError::Refused(problem) => problem.status < 500 && problem.status != 429,
+        ClientError::Refused(problem) => is_refusal(problem),
         ClientError::BadUrl { .. } | ClientError::Setup(_) => true,
         _ => false,
     }
@@ -198,7 +202,7 @@ struct Node {
     /// Of stage-ins. A return never waits for one: its node is wanted back.
     slots: Arc<Semaphore>,
     /// Gives back the staging's id.
-    tasks: JoinSet<(String, Option<Ended>)>,
+    tasks: JoinSet<(String, Ended)>,
     /// By staging. An entry goes when its task has ended, not when it is told to.
     running: HashMap<String, Running>,
     /// When what stands ready was looked at last.
@@ -253,11 +257,11 @@ impl Node {
     }
 
     /// Bookkeeping only. What follows is decided by the next list.
-    fn ended(&mut self, done: Result<(String, Option<Ended>), tokio::task::JoinError>) {
+    fn ended(&mut self, done: Result<(String, Ended), tokio::task::JoinError>) {
         match done {
             Ok((staging, ended)) => {
                 self.running.remove(&staging);
-                if ended == Some(Ended::Ready) {
+                if ended == Ended::Ready {
                     self.looked.insert(staging, Instant::now());
                 }
             }
@@ -361,9 +365,10 @@ impl Node {
                 slot = slots.acquire_owned() => slot.ok(),
             };
             let ended = match slot {
-                Some(_slot) => Some(Box::pin(task.run()).await),
-                None => None,
+                Some(_slot) => Box::pin(task.run()).await,
+                None => Ended::Dropped,
             };
+            rest(ended, &stop).await;
             (name, ended)
         });
         self.running.insert(id, Running { kind: Kind::In, cancel, abort });
@@ -402,11 +407,23 @@ impl Node {
         let cancel = self.context.cancel.child_token();
         let voice = self.voice(&id, &item.job.id, item.lease.epoch, &cancel);
         let task = StageOut { home: Arc::clone(&self.home), voice, work: item, memory: self.memory };
-        let name = id.clone();
+        let (stop, name) = (cancel.clone(), id.clone());
         let abort = self.tasks.spawn(async move {
-            Box::pin(task.run()).await;
-            (name, None)
+            let ended = Box::pin(task.run()).await;
+            rest(ended, &stop).await;
+            (name, ended)
         });
         self.running.insert(id, Running { kind: Kind::Out, cancel, abort });
+    }
+}
+
+/// Holds a task that was refused back for [`REST`], without a slot, or until it is told to stop: then its staging has left
+/// the list or is to be returned, and nothing should wait for it.
+async fn rest(ended: Ended, stop: &CancellationToken) {
+    if ended == Ended::Refused {
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = tokio::time::sleep(REST) => {}
+        }
     }
 }

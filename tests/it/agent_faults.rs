@@ -177,6 +177,22 @@ async fn a_directory_left_from_before_is_an_error_and_stays() {
     assert_eq!(fs::read(left.join("in/a/whole.mp4")).unwrap(), b"of whom?");
     assert!(!left.join("in/b").exists() && !left.join("out").exists(), "nothing was merged into it");
     assert!(agent.names("trash").is_empty() && agent.names("state").is_empty());
+    // nor by a failure that comes before the directory is looked at
+    let tree = service.scratch().join("tree");
+    fs::create_dir(&tree).unwrap();
+    std::os::unix::fs::symlink("../../key", tree.join("out")).unwrap();
+    push_tree(&service, "stage/links", &tree).await;
+    let (job, _, staging) = agent.stage(&service, "stage/links", json!({})).await;
+    let left = agent.job_dir(&job, 1);
+    fs::create_dir(&left).unwrap();
+    fs::write(left.join("mine"), "of whom?").unwrap();
+    agent.start();
+    let failed = agent.staged(&service, &staging, &["failed", "ready"]).await;
+    assert_eq!((&failed["state"], &failed["error"]["code"]), (&json!("failed"), &json!("outside_links")));
+    agent.is_free(&service).await;
+    agent.end();
+    assert_eq!(fs::read(left.join("mine")).unwrap(), b"of whom?");
+    assert!(agent.names("trash").is_empty());
 }
 
 /// E2, B68: an agent killed while files come goes on where it was, and `ready` is said exactly once, of whole files only.
@@ -241,6 +257,64 @@ async fn what_changed_meanwhile_is_not_ready_until_it_is_mended() {
     let told = service.told(&job).await;
     let told: Vec<&str> = told.iter().map(String::as_str).filter(|kind| kind.ends_with("ready")).collect();
     assert_eq!(told, ["staging.ready", "staging.unready", "staging.ready"]);
+}
+
+/// What the service believes is taken back whatever the agent's record says: it was killed between its record and its word, or record and
+/// directory are lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ready_is_taken_back_whatever_is_recorded() {
+    let service = TestService::sqlite().await;
+    let mut agent = Agent::started(&service, "n1").await;
+    let files = footage();
+    service.push(&service.admin, "stage/lost", &files.push(2)).await;
+    let (job, _, staging) = agent.stage(&service, "stage/lost", json!({})).await;
+    agent.staged(&service, &staging, &["ready"]).await;
+    let there = agent.job_dir(&job, 1);
+    let record = agent.cache.join(format!("state/{}.json", staging["id"].as_str().unwrap()));
+    for round in 2..4 {
+        agent.kill();
+        if round == 2 {
+            let mut pulling: Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
+            pulling["phase"] = json!("pulling");
+            pulling.as_object_mut().unwrap().remove("receipt");
+            fs::write(&record, pulling.to_string()).unwrap();
+            fs::remove_file(there.join("in/a/whole.mp4")).unwrap();
+        } else {
+            fs::remove_file(&record).unwrap();
+            fs::remove_dir_all(&there).unwrap();
+        }
+        agent.start();
+        let why = || format!("it is not ready once more, round {round}: {}", agent.log());
+        until(why, async || service.staging(&staging["id"]).await["ready_seq"] == round).await;
+        agent.staged(&service, &staging, &["ready"]).await;
+        assert_staged(&there.join("in"), &files);
+    }
+    let told = service.told(&job).await;
+    let told: Vec<&str> = told.iter().map(String::as_str).filter(|kind| kind.ends_with("ready")).collect();
+    assert_eq!(told, ["staging.ready", "staging.unready", "staging.ready", "staging.unready", "staging.ready"]);
+}
+
+/// A staging whose reports are refused rests before it is begun again, and holds up no other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_staging_is_not_begun_again_at_once() {
+    let service = TestService::sqlite().await;
+    let proxy = FaultProxy::start(&service.url).await;
+    let mut agent = Agent::new(&service, "n1").await;
+    agent.url = proxy.url();
+    service.push(&service.admin, "stage/in", &footage().push(2)).await;
+    let (_, _, staging) = agent.stage(&service, "stage/in", json!({})).await;
+    let report = format!("/stagings/{}/report", staging["id"].as_str().unwrap());
+    let problem = json!({ "type": "about:blank", "code": "bad_transition", "status": 409, "title": "the report cannot follow",
+        "detail": "made up", "hint": "wait", "request_id": "0" });
+    let refusal = Answer::new(409, problem.to_string()).header("content-type", "application/problem+json");
+    proxy.on(Rule::new("POST", &report).does(Fault::Answer(refusal)));
+    agent.start();
+    proxy.wait(|seen| seen.target.contains(&report), 1).await;
+    agent.ready(&service, "stage/in", json!({})).await;
+    let said = proxy.count(|seen| seen.target.contains(&report));
+    assert!(said <= 2, "refused {said} times while another one was made ready");
+    proxy.clear();
+    agent.staged(&service, &staging, &["ready"]).await;
 }
 
 /// The bytes of an output that failed are set aside; where that cannot be, they stay, also over a kill after the failure was told.
