@@ -8,7 +8,7 @@
 //!   state/<staging>.json           what this agent has done for a staging, written atomically and synced
 //!   state/<staging>.facts          one line a staged file: the cheap proof that it has not changed
 //!   sealed/<job>-<lease epoch>/    outputs taken out of the job's reach
-//!   kept/<job>-<lease epoch>/      what a failed output left behind; never deleted by the agent
+//!   kept/<job>-<lease epoch>/      what did not come home of an output; never deleted by the agent
 //!   temp/  trash/
 //! ```
 //!
@@ -77,7 +77,8 @@ pub struct Record {
     pub receipt: Option<serde_json::Value>,
     /// Logical bytes that are staged.
     pub bytes: u64,
-    /// An output failed: its bytes are only here. Said to nobody before it stands here, and what it says is set aside, never deleted.
+    /// An output failed, or something of one could not be sealed: its bytes are only here. Said to nobody before it stands
+    /// here, and what it says is set aside, never deleted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unreturned: bool,
 }
@@ -195,7 +196,7 @@ impl Home {
             .collect()
     }
 
-    /// Where what a failed output left behind waits for a person.
+    /// Where what did not come home waits for a person.
     ///
     /// By job and lease, as the directories it is filled from.
     pub fn kept_dir(&self, record: &Record) -> PathBuf {

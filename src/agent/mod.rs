@@ -7,15 +7,16 @@
 //! ```text
 //! work       long-polls the service, keeps one task for each staging on its list
 //! stage_in   trees -> room -> pull, synced and read back -> facts -> receipt -> ready
-//! stage_out  seal -> push -> clear away -> released
+//! stage_out  seal -> push -> clear away -> released;  seal  what may come home
 //! report     says it until it is heard;  staged  what should lie there, and whether it does;  home  where it lies;  gpu  NVML
 //! ```
 //!
-//! What the agent must know after a kill is recorded in `home` before it is said: that a staging is ready, and that an output failed.
+//! What the agent must know after a kill is recorded in `home` before it is said: that a staging is ready, and that something of an output is not home.
 
 pub mod gpu;
 mod home;
 mod report;
+mod seal;
 mod stage_in;
 mod stage_out;
 mod staged;

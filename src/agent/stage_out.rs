@@ -1,35 +1,21 @@
 //! Stage-out: what a job declared to bring back, taken out of its reach, pushed, and its directory cleared away.
 //!
-//! An output is first *sealed*: its regular files are hard-linked (copied where that cannot be) into a directory that only
-//! the agent can enter, and synced. Nothing is opened through a link: every step goes by a directory handle with
-//! `O_NOFOLLOW`. Links that leave the output, files whose other names belong to somebody else, pipes, sockets and devices
-//! are refused by name; no byte of them is read. Sealed outputs survive a restart and are pushed by the same road as a
-//! team's data.
+//! An output is first *sealed* ([`seal`](super::seal)). Sealed outputs survive a restart and are pushed by the same road as
+//! a team's data. Where an output failed, or something of one could not be sealed, the directory is set aside, not deleted.
 
 use super::home::{Home, Phase, Record};
 use super::report::{OutputFacts, Unheard, Voice, is_refusal};
+use super::seal::seal;
 use super::stage_in::Ended;
-use crate::api::jobs::{OutputSpec, OutputState, SkippedEntry, StagingError, StagingState, WorkReturn};
+use crate::api::jobs::{OutputSpec, OutputState, StagingError, StagingState, WorkReturn};
 use crate::api::uploads::OutputOf;
 use crate::client::push::{PushOptions, PushReport, push};
 use crate::client::{Error as ClientError, Exit, TransferError};
-use crate::content::path::{RelPath, symlink_escapes};
-use crate::domain::job::glob_set;
-use fs_err as fs;
-use globset::GlobSet;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
-use std::ffi::OsStr;
-use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Most refused entries that are reported; further ones are left out of the report.
-const MAX_SKIPPED: usize = 1_000;
-const MAX_DEPTH: usize = 256;
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(120);
 
@@ -105,7 +91,7 @@ impl StageOut {
         loop {
             match self.home.forget(record, &self.voice.context.ids.uuid().to_string()) {
                 Ok(()) if record.unreturned => {
-                    tracing::error!(path = %kept.display(), "an output failed; what the job wrote is kept there");
+                    tracing::error!(path = %kept.display(), "not every output came home whole; what the job wrote is kept there");
                     return Ok(());
                 }
                 Ok(()) => return Ok(()),
@@ -143,7 +129,26 @@ impl StageOut {
         Ok(())
     }
 
-    /// Says that an output failed. First it stands on the disk: once it is said, nobody asks for the output again, and a restarted agent must know.
+    /// Records that something of an output is only here. Before anything more is said of it: once its end is said, nobody
+    /// asks for the output again, and a restarted agent must know.
+    async fn unreturned(&self, spec: &OutputSpec, record: &mut Record) -> Result<(), Unheard> {
+        record.unreturned = true;
+        let mut pause = FIRST_PAUSE;
+        while self.home.record(&record.staging).is_some()
+            && let Err(error) = self.home.save(record)
+        {
+            let why = super::chain(&error);
+            tracing::error!(
+                output = spec.name,
+                why,
+                "an output is not home, and that cannot be recorded; trying again"
+            );
+            self.rest(&mut pause).await?;
+        }
+        Ok(())
+    }
+
+    /// Says that an output failed, once that is recorded.
     async fn failed(
         &self,
         spec: &OutputSpec,
@@ -151,15 +156,7 @@ impl StageOut {
         error: StagingError,
         facts: OutputFacts,
     ) -> Result<(), Unheard> {
-        record.unreturned = true;
-        let mut pause = FIRST_PAUSE;
-        while self.home.record(&record.staging).is_some()
-            && let Err(error) = self.home.save(record)
-        {
-            let why = super::chain(&error);
-            tracing::error!(output = spec.name, why, "an output failed, and that cannot be recorded; trying again");
-            self.rest(&mut pause).await?;
-        }
+        self.unreturned(spec, record).await?;
         let facts = OutputFacts { error: Some(error), ..facts };
         self.voice.output(&spec.name, OutputState::Failed, facts).await
     }
@@ -181,9 +178,19 @@ impl StageOut {
                 return self.failed(spec, record, error, OutputFacts::default()).await;
             }
         };
+        if found.refused > 0 {
+            tracing::warn!(
+                output = spec.name,
+                refused = found.refused,
+                left = found.left,
+                "not everything could be sealed"
+            );
+        }
+        if found.left > 0 {
+            self.unreturned(spec, record).await?;
+        }
         if found.files == 0 {
-            let facts = OutputFacts { skipped: found.skipped, ..OutputFacts::default() };
-            return voice.output(&spec.name, OutputState::Missing, facts).await;
+            return voice.output(&spec.name, OutputState::Missing, found.facts()).await;
         }
         voice.output(&spec.name, OutputState::Sealed, found.facts()).await?;
         voice.output(&spec.name, OutputState::Storing, found.facts()).await?;
@@ -236,194 +243,5 @@ fn is_transient(error: &ClientError) -> bool {
     match error {
         ClientError::Refused(problem) => !is_refusal(problem),
         other => other.exit() == Exit::Network,
-    }
-}
-
-/// What was sealed.
-#[derive(Debug, Default)]
-struct Found {
-    files: u64,
-    bytes: u64,
-    skipped: Vec<SkippedEntry>,
-}
-
-impl Found {
-    /// Said with every later state of the output.
-    fn facts(&self) -> OutputFacts {
-        OutputFacts { files: self.files, bytes: self.bytes, skipped: self.skipped.clone(), ..OutputFacts::default() }
-    }
-
-    fn skip(&mut self, path: &RelPath, reason: &str) {
-        if self.skipped.len() < MAX_SKIPPED {
-            self.skipped.push(SkippedEntry { path: path.to_string(), reason: reason.to_owned() });
-        }
-    }
-}
-
-/// Links or copies what matches into `sealed`, synced. Blocking.
-///
-/// May be repeated: what is sealed already stays. A missing `out/` is an output without files. A hard link shares the file
-/// with the job's name for it, so the job must have ended. Symlinks within the output are made anew as text.
-fn seal(out: &Path, sealed: &Path, globs: &[String]) -> io::Result<Found> {
-    let globs = glob_set(globs).map_err(io::Error::other)?;
-    fs::create_dir_all(sealed)?;
-    let mut found = Found::default();
-    let from = match open_dir(rustix::fs::CWD, out.as_os_str()) {
-        Ok(dir) => dir,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
-        Err(error) => return Err(error),
-    };
-    let owner = rustix::fs::fstat(&from)?.st_uid;
-    let sealer = Sealer { globs: &globs, owner };
-    sealer.directory(&from, sealed, None, &mut found)?;
-    rustix::fs::syncfs(File::open(sealed)?)?;
-    Ok(found)
-}
-
-fn open_dir(at: impl AsFd, name: &OsStr) -> io::Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    Ok(rustix::fs::openat(at, name, flags, Mode::empty())?)
-}
-
-/// Runs as the agent, perhaps root, over a directory in which the job could make what it liked.
-struct Sealer<'a> {
-    globs: &'a GlobSet,
-    /// Who owns `out/`: a file with further names that belongs to somebody else is not the job's to give.
-    owner: u32,
-}
-
-impl Sealer<'_> {
-    fn directory(&self, dir: &OwnedFd, into: &Path, path: Option<&RelPath>, found: &mut Found) -> io::Result<()> {
-        if path.is_some_and(|path| path.components().count() >= MAX_DEPTH) {
-            return Ok(());
-        }
-        for entry in rustix::fs::Dir::read_from(dir)? {
-            let entry = entry?;
-            let name = entry.file_name().to_bytes();
-            if name == b"." || name == b".." {
-                continue;
-            }
-            let below = match path {
-                Some(path) => path.join(name),
-                None => RelPath::parse(name),
-            };
-            let Ok(below) = below else { continue };
-            self.entry(dir, OsStr::from_bytes(name), into, &below, found)?;
-        }
-        Ok(())
-    }
-
-    fn entry(&self, dir: &OwnedFd, name: &OsStr, into: &Path, path: &RelPath, found: &mut Found) -> io::Result<()> {
-        let stat = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
-        let kind = FileType::from_raw_mode(stat.st_mode);
-        let wanted = self.globs.is_match(OsStr::from_bytes(path.as_bytes()));
-        match kind {
-            FileType::Directory => {
-                return match open_dir(dir, name) {
-                    Ok(child) => self.directory(&child, into, Some(path), found),
-                    Err(_) => {
-                        found.skip(path, "unreadable");
-                        Ok(())
-                    }
-                };
-            }
-            _ if !wanted => {}
-            FileType::RegularFile if stat.st_nlink > 1 && stat.st_uid != self.owner => {
-                found.skip(path, "foreign_hard_link")
-            }
-            FileType::RegularFile => {
-                self.file(dir, name, &place(into, path)?)?;
-                found.files += 1;
-                found.bytes += u64::try_from(stat.st_size).unwrap_or(0);
-            }
-            FileType::Symlink => {
-                let target = rustix::fs::readlinkat(dir, name, Vec::new())?;
-                if symlink_escapes(path, target.as_bytes()) {
-                    found.skip(path, "link_leaves_output");
-                } else {
-                    let place = place(into, path)?;
-                    match std::os::unix::fs::symlink(OsStr::from_bytes(target.as_bytes()), &place) {
-                        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-                        _ => {}
-                    }
-                }
-            }
-            FileType::Fifo => found.skip(path, "fifo"),
-            FileType::Socket => found.skip(path, "socket"),
-            _ => found.skip(path, "device"),
-        }
-        Ok(())
-    }
-
-    /// Gives the file a second name in the sealed directory; where the system forbids that, copies it.
-    fn file(&self, dir: &OwnedFd, name: &OsStr, place: &Path) -> io::Result<()> {
-        match rustix::fs::linkat(dir, name, rustix::fs::CWD, place, AtFlags::empty()) {
-            Ok(()) => return Ok(()),
-            Err(rustix::io::Errno::EXIST) => return Ok(()),
-            Err(_) => {}
-        }
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let mut from = File::from(rustix::fs::openat(dir, name, flags, Mode::empty())?);
-        let temporary = place.with_extension("dray-seal");
-        let mut to = File::create(&temporary)?;
-        io::copy(&mut from, &mut to)?;
-        let meta = from.metadata()?;
-        to.set_permissions(meta.permissions())?;
-        to.set_modified(meta.modified()?)?;
-        fs::rename(&temporary, place)
-    }
-}
-
-/// The sealed path of an entry, its directories made.
-fn place(into: &Path, path: &RelPath) -> io::Result<std::path::PathBuf> {
-    let place = into.join(OsStr::from_bytes(path.as_bytes()));
-    if let Some(parent) = place.parent() {
-        fs::create_dir_all(parent)?;
-    }
-    Ok(place)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn names(skipped: &[SkippedEntry]) -> Vec<(&str, &str)> {
-        let mut names: Vec<_> = skipped.iter().map(|item| (item.path.as_str(), item.reason.as_str())).collect();
-        names.sort_unstable();
-        names
-    }
-
-    #[test]
-    fn only_regular_files_of_the_output_are_sealed() {
-        let root = tempfile::tempdir().expect("a temporary directory");
-        let (out, sealed) = (root.path().join("out"), root.path().join("sealed"));
-        std::fs::create_dir_all(out.join("d/deep")).expect("made");
-        std::fs::write(root.path().join("token"), "secret").expect("written");
-        std::fs::write(out.join("d/deep/a"), "alpha").expect("written");
-        std::fs::write(out.join("other"), "not asked for").expect("written");
-        std::os::unix::fs::symlink("../../token", out.join("d/stolen")).expect("linked");
-        std::os::unix::fs::symlink("deep/a", out.join("d/near")).expect("linked");
-        rustix::fs::mknodat(rustix::fs::CWD, out.join("d/pipe"), FileType::Fifo, Mode::from_raw_mode(0o600), 0)
-            .expect("a pipe");
-        for _ in 0..2 {
-            let found = seal(&out, &sealed, &["d/**".to_owned()]).expect("sealed");
-            assert_eq!((found.files, found.bytes), (1, 5));
-            assert_eq!(names(&found.skipped), [("d/pipe", "fifo"), ("d/stolen", "link_leaves_output")]);
-        }
-        assert_eq!(std::fs::read(sealed.join("d/deep/a")).expect("read"), b"alpha");
-        assert!(!sealed.join("other").exists() && std::fs::symlink_metadata(sealed.join("d/stolen")).is_err());
-    }
-
-    #[test]
-    fn a_directory_that_became_a_link_is_not_entered() {
-        let root = tempfile::tempdir().expect("a temporary directory");
-        let (out, sealed, else_where) = (root.path().join("out"), root.path().join("sealed"), root.path().join("x"));
-        std::fs::create_dir_all(&out).expect("made");
-        std::fs::create_dir_all(&else_where).expect("made");
-        std::fs::write(else_where.join("secret"), "s").expect("written");
-        std::os::unix::fs::symlink(&else_where, out.join("d")).expect("linked");
-        let found = seal(&out, &sealed, &["**".to_owned()]).expect("sealed");
-        assert_eq!(found.files, 0);
-        assert_eq!(names(&found.skipped), [("d", "link_leaves_output")]);
     }
 }

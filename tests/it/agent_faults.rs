@@ -317,6 +317,27 @@ async fn a_refused_staging_is_not_begun_again_at_once() {
     agent.staged(&service, &staging, &["ready"]).await;
 }
 
+/// What a job wrote under a path that no version can hold is told by name, and kept where it is deleted by nobody.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_come_home_is_told_and_kept() {
+    let service = TestService::sqlite().await;
+    let agent = Agent::started(&service, "n1").await;
+    service.push(&service.admin, "stage/in", &footage().push(2)).await;
+    let (job, lease, there) = agent.ready(&service, "stage/in", output("results")).await;
+    let deep = there.join("out").join(["d"; 256].join("/"));
+    fs::create_dir_all(&deep).unwrap();
+    fs::write(deep.join("lost"), "ten hours of work").unwrap();
+    fs::write(there.join("out/found"), "y").unwrap();
+    service.release(&lease, "finished").await.expect(200);
+    let stored = agent.outputs(&service, &job, &["stored"]).await.remove(0);
+    assert_eq!((&stored["files"], &stored["skipped"][0]["reason"]), (&json!(1), &json!("path_too_deep")), "{stored}");
+    assert!(stored["skipped"][0]["path"].as_str().unwrap().ends_with("/d/lost"), "{stored}");
+    agent.is_free(&service).await;
+    let kept = agent.cache.join(format!("kept/{job}-1/out")).join(["d"; 256].join("/"));
+    assert_eq!(fs::read(kept.join("lost")).unwrap(), b"ten hours of work");
+    assert!(agent.names("jobs").is_empty() && agent.names("state").is_empty());
+}
+
 /// The bytes of an output that failed are set aside; where that cannot be, they stay, also over a kill after the failure was told.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failed_output_is_never_deleted() {
