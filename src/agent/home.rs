@@ -6,7 +6,7 @@
 //!   instance        names this directory's agent to the service
 //!   jobs/<job>-<lease epoch>/      a job's directory: each input under its `at`, and `out/`
 //!   state/<staging>.json           what this agent has done for a staging, written atomically and synced
-//!   state/<staging>.facts          one line a staged file: the cheap proof that it has not changed
+//!   state/<staging>.facts          one line a staged file: the cheap proof that it has not changed; `.facts-new` while written anew
 //!   sealed/<job>-<lease epoch>/    outputs taken out of the job's reach
 //!   kept/<job>-<lease epoch>/      what did not come home of an output; never deleted by the agent
 //!   temp/  trash/
@@ -228,7 +228,8 @@ impl Home {
         }
         self.discard(&self.job_dir(&record.job, record.epoch), &format!("{name}-job"))?;
         self.discard(&self.sealed_dir(&record.job, record.epoch), &format!("{name}-sealed"))?;
-        for path in [self.facts(&record.staging), self.record_path(&record.staging)] {
+        let facts = self.facts(&record.staging);
+        for path in [new_facts(&facts), facts, self.record_path(&record.staging)] {
             match fs::remove_file(&path) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                     return Err(Error::Local { path, source: error });
@@ -261,6 +262,11 @@ impl Home {
             }
         }
     }
+}
+
+/// Where facts are written anew beside those in use, to replace them as a whole.
+pub fn new_facts(facts: &Path) -> PathBuf {
+    facts.with_extension("facts-new")
 }
 
 /// Read-only directories hold their entries; give them back their write bit first. Links are not followed.

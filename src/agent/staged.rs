@@ -7,7 +7,7 @@
 //! Files in a job's directory are meant to be read, and nothing keeps a job with the right user from changing them: that is
 //! what the looks are for. They prove regular files only; what a job adds, and links and directories, are not looked at.
 
-use super::home::Home;
+use super::home::{self, Home};
 use super::report::is_refusal;
 use crate::api::jobs::{InputSpec, Job, JobInput, StagingError};
 use crate::client::api::route;
@@ -175,8 +175,7 @@ impl Trees {
                             format!("`{}` has {} bytes after it was verified with {size}", item.entry.path, fact.size);
                         return Err(fault("changed", text));
                     }
-                    serde_json::to_writer(&mut out, &fact).map_err(|error| local(error.into()))?;
-                    out.write_all(b"\n").map_err(local)?;
+                    write_fact(&mut out, &fact).map_err(local)?;
                     files += 1;
                 }
                 Ok(())
@@ -262,8 +261,8 @@ impl Fact {
 pub enum Look {
     /// Nothing has changed.
     Same,
-    /// Times or inodes differ, the bytes do not: it still is ready. The facts stay as they are, so the next look reads
-    /// these files again.
+    /// Times or inodes differ, the bytes do not: it still is ready. The facts have been taken anew, so that the next look
+    /// need not read these files again.
     Touched,
     /// At least one file is lost or damaged.
     Lost,
@@ -271,23 +270,67 @@ pub enum Look {
 
 /// Compares the disk with the facts. Blocking; a `stat` for each file, and a whole read of those that differ.
 ///
-/// An error means that it could not be found out, which callers take as lost. Stops at the first lost file.
+/// An error means that it could not be found out, which callers take as lost. Stops at the first lost file. One look at a
+/// time for one staging.
 pub fn look(job_dir: &Path, facts: &Path) -> io::Result<Look> {
     let dir = match File::open(job_dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Look::Lost),
         other => other?,
     };
-    let mut found = Look::Same;
+    let mut anew: Option<io::Result<BufWriter<File>>> = None;
+    let mut same = 0;
     for line in BufReader::new(File::open(facts)?).lines() {
-        let Ok(fact) = serde_json::from_str::<Fact>(&line?) else { return Ok(Look::Lost) };
+        let line = line?;
+        let Ok(fact) = serde_json::from_str::<Fact>(&line) else { return Ok(Look::Lost) };
         let Ok(path) = BASE64.decode(fact.path.as_bytes()) else { return Ok(Look::Lost) };
         match Fact::of(&dir, &path, fact.digest) {
-            Ok(now) if now == fact => {}
-            Ok(now) if now.size == fact.size && fact.holds_by_digest(&dir, &path)? => found = Look::Touched,
+            Ok(now) if now == fact => match &mut anew {
+                Some(anew) => add_fact(anew, &fact),
+                None => same += 1,
+            },
+            // taken before the bytes are read: a change after that differs from it
+            Ok(now) if now.size == fact.size && fact.holds_by_digest(&dir, &path)? => {
+                add_fact(anew.get_or_insert_with(|| first_facts(facts, same)), &now);
+            }
             _ => return Ok(Look::Lost),
         }
     }
-    Ok(found)
+    let Some(anew) = anew else { return Ok(Look::Same) };
+    if let Err(error) = anew.and_then(|anew| replace_facts(anew, facts)) {
+        // not known to be lost, only read again by the next look
+        tracing::warn!(facts = %facts.display(), %error, "facts of staged files cannot be taken anew");
+    }
+    Ok(Look::Touched)
+}
+
+/// Begins new facts with the first `count` of the old ones.
+fn first_facts(facts: &Path, count: usize) -> io::Result<BufWriter<File>> {
+    let mut anew = BufWriter::new(File::create(home::new_facts(facts))?);
+    for line in BufReader::new(File::open(facts)?).lines().take(count) {
+        anew.write_all(line?.as_bytes())?;
+        anew.write_all(b"\n")?;
+    }
+    Ok(anew)
+}
+
+/// After an error nothing more is added.
+fn add_fact(anew: &mut io::Result<BufWriter<File>>, fact: &Fact) {
+    if let Ok(out) = anew
+        && let Err(error) = write_fact(out, fact)
+    {
+        *anew = Err(error);
+    }
+}
+
+/// The old facts or the new ones lie there, never a part.
+fn replace_facts(anew: BufWriter<File>, facts: &Path) -> io::Result<()> {
+    anew.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+    std::fs::rename(home::new_facts(facts), facts)
+}
+
+fn write_fact(out: &mut impl Write, fact: &Fact) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, fact)?;
+    out.write_all(b"\n")
 }
 
 /// Removes what a killed pull left half-written below the job's directory, `out/` excepted. Follows no link. Blocking.
@@ -363,10 +406,35 @@ mod tests {
         std::fs::write(dir.join("b"), b"hello").expect("written");
         std::fs::rename(dir.join("b"), dir.join("a")).expect("renamed");
         assert_eq!(look(&dir, &facts).expect("looked"), Look::Touched);
+        assert_eq!(look(&dir, &facts).expect("looked"), Look::Same, "it is read once");
         std::fs::write(dir.join("a"), b"hellO").expect("written");
         assert_eq!(look(&dir, &facts).expect("looked"), Look::Lost);
         std::fs::remove_file(dir.join("a")).expect("removed");
         std::os::unix::fs::symlink("/etc/hostname", dir.join("a")).expect("linked");
+        assert_eq!(look(&dir, &facts).expect("looked"), Look::Lost);
+    }
+
+    #[test]
+    fn facts_taken_anew_keep_every_file() {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let dir = root.path().join("job");
+        std::fs::create_dir(&dir).expect("made");
+        let facts = root.path().join("s.facts");
+        let lines = ["a", "b", "c"].iter().flat_map(|name| {
+            let line = std::fs::read(facts_of(&dir, name, name.as_bytes())).expect("a line");
+            line.into_iter().chain([b'\n'])
+        });
+        std::fs::write(&facts, lines.collect::<Vec<_>>()).expect("written");
+        assert_eq!(look(&dir, &facts).expect("looked"), Look::Same);
+        std::fs::write(dir.join("b"), b"b").expect("written");
+        assert_eq!(look(&dir, &facts).expect("looked"), Look::Touched);
+        assert_eq!(look(&dir, &facts).expect("looked"), Look::Same);
+        assert_eq!(std::fs::read_to_string(&facts).expect("read").lines().count(), 3);
+        // where they cannot be taken anew, nothing is lost for it
+        std::fs::create_dir(home::new_facts(&facts)).expect("in the way");
+        std::fs::write(dir.join("c"), b"c").expect("written");
+        assert_eq!(look(&dir, &facts).expect("looked"), Look::Touched);
+        std::fs::write(dir.join("c"), b"C").expect("written");
         assert_eq!(look(&dir, &facts).expect("looked"), Look::Lost);
     }
 }
