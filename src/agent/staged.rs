@@ -11,6 +11,7 @@ use super::home::{self, Home};
 use super::report::is_refusal;
 use crate::api::jobs::{InputSpec, Job, JobInput, StagingError};
 use crate::client::api::route;
+use crate::client::pull::{Depth, Parts, is_part};
 use crate::client::transfer::Target;
 use crate::client::{Context, Error as ClientError};
 use crate::content::codec::MAX_WINDOW;
@@ -19,7 +20,7 @@ use crate::content::tree::{Counts, Kind, TreeReader};
 use crate::domain::job::OUT;
 use crate::domain::selection::{Input, OutsideLinks, Picker, Selection, staged_tree};
 use data_encoding::BASE64;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{Mode, OFlags, ResolveFlags};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Seek, Write};
@@ -27,10 +28,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Deeper than any path of a tree.
-///
-/// Bounds the recursion over a directory in which a job can make what it likes.
-const MAX_DEPTH: usize = 300;
 /// Largest tree document taken from the service, compressed.
 ///
 /// A service that sends for ever fills no disk. The largest trees that are made are far smaller.
@@ -335,33 +332,14 @@ fn write_fact(out: &mut impl Write, fact: &Fact) -> io::Result<()> {
 
 /// Removes what a killed pull left half-written below the job's directory, `out/` excepted. Follows no link. Blocking.
 ///
-/// Their names are the pull's: `.dray-*.part`. Without this they would be left in a directory that is said to hold the
-/// inputs and nothing else.
+/// Whichever pull's, since the directory is this staging's alone. Without this they would be left in a directory that is
+/// said to hold the inputs and nothing else.
 pub fn remove_parts(job_dir: &Path) -> io::Result<()> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    match rustix::fs::open(job_dir, flags, Mode::empty()) {
-        Err(rustix::io::Errno::NOENT) => Ok(()),
-        opened => remove_parts_in(&opened?, 0),
-    }
-}
-
-fn remove_parts_in(dir: &OwnedFd, depth: usize) -> io::Result<()> {
-    for entry in rustix::fs::Dir::read_from(dir)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        let bytes = name.to_bytes();
-        if bytes == b"." || bytes == b".." || (depth == 0 && bytes == OUT.as_bytes()) {
-            continue;
-        }
-        let kind = FileType::from_raw_mode(rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode);
-        if kind == FileType::Directory && depth < MAX_DEPTH {
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            remove_parts_in(&rustix::fs::openat(dir, name, flags, Mode::empty())?, depth + 1)?;
-        } else if kind == FileType::RegularFile && bytes.starts_with(b".dray-") && bytes.ends_with(b".part") {
-            rustix::fs::unlinkat(dir, name, AtFlags::empty())?;
-        }
-    }
-    Ok(())
+    let dir = match File::open(job_dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        opened => opened?,
+    };
+    Parts { wanted: &is_part, depth: Depth::All, spare: OUT.as_bytes() }.remove(dir.as_fd())
 }
 
 #[cfg(test)]
@@ -376,24 +354,6 @@ mod tests {
         let facts = dir.with_extension("facts");
         std::fs::write(&facts, serde_json::to_vec(&fact).expect("json")).expect("written");
         facts
-    }
-
-    #[test]
-    fn only_half_written_files_are_removed() {
-        let root = tempfile::tempdir().expect("a temporary directory");
-        let (job, elsewhere) = (root.path().join("job"), root.path().join("elsewhere"));
-        for dir in [job.join("in/deep"), job.join("out"), elsewhere.clone()] {
-            std::fs::create_dir_all(dir).expect("made");
-        }
-        let kept = [job.join("in/a.part"), job.join("out/.dray-1.part"), elsewhere.join(".dray-2.part")];
-        let gone = [job.join("in/.dray-3.part"), job.join("in/deep/.dray-4.part")];
-        for path in kept.iter().chain(&gone) {
-            std::fs::write(path, "x").expect("written");
-        }
-        std::os::unix::fs::symlink(&elsewhere, job.join("in/link")).expect("linked");
-        remove_parts(&job).expect("removed");
-        assert!(kept.iter().all(|path| path.exists()) && !gone.iter().any(|path| path.exists()));
-        remove_parts(&root.path().join("absent")).expect("nothing to do");
     }
 
     #[test]
@@ -436,5 +396,18 @@ mod tests {
         assert_eq!(look(&dir, &facts).expect("looked"), Look::Touched);
         std::fs::write(dir.join("c"), b"C").expect("written");
         assert_eq!(look(&dir, &facts).expect("looked"), Look::Lost);
+    }
+
+    #[test]
+    fn half_written_files_are_removed_but_for_the_jobs_own() {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let job = root.path().join("job");
+        for (dir, name) in [("in", ".dray-1.part"), ("out", ".dray-1.part")] {
+            std::fs::create_dir_all(job.join(dir)).expect("made");
+            std::fs::write(job.join(dir).join(name), "x").expect("written");
+        }
+        remove_parts(&job).expect("removed");
+        assert!(!job.join("in/.dray-1.part").exists() && job.join("out/.dray-1.part").exists());
+        remove_parts(&root.path().join("absent")).expect("nothing to do");
     }
 }

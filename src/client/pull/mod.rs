@@ -24,6 +24,7 @@ mod dest;
 mod file;
 mod finish;
 mod large;
+mod parts;
 mod reads;
 mod record;
 mod resume;
@@ -34,6 +35,7 @@ mod window;
 mod write;
 
 pub use crate::client::select::Select;
+pub use parts::{Depth, Parts, is_part};
 pub use run::pull;
 
 pub(in crate::client) use large::read_found as read_file;

@@ -16,23 +16,18 @@
 //! have a `.run` each, and neither takes the other's temporary files for rests: a `.run` that is locked is alive.
 
 use super::dest::Dest;
+use super::parts::{Depth, Parts};
 use crate::client::stat_cache;
 use crate::client::walk::Stamp;
 use crate::content::digest::digest;
-use rustix::fd::{AsFd, BorrowedFd};
-use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
-use rustix::io::Errno;
+use rustix::fd::BorrowedFd;
+use rustix::fs::FlockOperation;
 use std::collections::HashSet;
-use std::ffi::CStr;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use tempfile::NamedTempFile;
-
-const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-/// Directories deeper than any path of a tree are not entered.
-const MAX_DEPTH: usize = 300;
 
 /// Where the records of one DEST lie.
 #[derive(Debug)]
@@ -138,72 +133,13 @@ impl Records {
     }
 }
 
-/// Below where [`clean`] looks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Depth {
-    /// In the directory itself only.
-    One,
-    /// In all below it on the same file system.
-    All,
-}
-
 /// Removes the temporary files of pulls that did not end, but for the names to `keep`. `runs` has the pulls' ids, one a line. No link is followed.
 /// Answers whether all are gone; what cannot be read or removed stays, and is in nobody's way.
 pub(super) fn clean(dir: BorrowedFd<'_>, runs: &str, keep: &HashSet<String>, depth: Depth) -> bool {
-    let runs = runs.lines().map(str::as_bytes).collect();
-    let Ok(stat) = rustix::fs::fstat(dir) else { return false };
-    Cleaner { runs, keep, device: stat.st_dev }.below(dir, if depth == Depth::All { MAX_DEPTH } else { 0 })
-}
-
-struct Cleaner<'a> {
-    runs: HashSet<&'a [u8]>,
-    keep: &'a HashSet<String>,
-    device: u64,
-}
-
-impl Cleaner<'_> {
-    fn below(&self, dir: BorrowedFd<'_>, depth: usize) -> bool {
-        let Ok(entries) = rustix::fs::openat(dir, ".", DIR, Mode::empty()).and_then(rustix::fs::Dir::new) else {
-            return false;
-        };
-        let mut all = true;
-        for entry in entries {
-            let Ok(entry) = entry else {
-                // The kernel's list ends here; what it would have named may be ours.
-                all = false;
-                break;
-            };
-            let name = entry.file_name();
-            if matches!(name.to_bytes(), b"." | b"..") {
-                continue;
-            }
-            if run_of(name.to_bytes()).is_some_and(|run| self.runs.contains(run)) {
-                if name.to_str().is_ok_and(|name| self.keep.contains(name)) {
-                    continue;
-                }
-                all &= rustix::fs::unlinkat(dir, name, AtFlags::empty()).is_ok();
-                continue;
-            }
-            let may_be_dir = matches!(entry.file_type(), FileType::Directory | FileType::Unknown);
-            if may_be_dir && depth > 0 {
-                all &= self.child(dir, name, depth - 1);
-            }
-        }
-        all
-    }
-
-    /// What is gone by now, or no directory after all, holds nothing; neither does another file system.
-    fn child(&self, dir: BorrowedFd<'_>, name: &CStr, depth: usize) -> bool {
-        let child = match rustix::fs::openat(dir, name, DIR, Mode::empty()) {
-            Ok(child) => child,
-            Err(error) => return matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP),
-        };
-        match rustix::fs::fstat(&child) {
-            Ok(stat) if stat.st_dev == self.device => self.below(child.as_fd(), depth),
-            Ok(_) => true,
-            Err(_) => false,
-        }
-    }
+    let runs: HashSet<&[u8]> = runs.lines().map(str::as_bytes).collect();
+    let is_kept = |name: &[u8]| std::str::from_utf8(name).is_ok_and(|name| keep.contains(name));
+    let wanted = |name: &[u8]| run_of(name).is_some_and(|run| runs.contains(run)) && !is_kept(name);
+    Parts { wanted: &wanted, depth, spare: b"" }.remove(dir).is_ok()
 }
 
 /// The id in the name of a temporary file: `.dray-<id>-<number or key>.part`.
@@ -216,6 +152,7 @@ fn run_of(name: &[u8]) -> Option<&[u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fd::AsFd;
 
     #[test]
     fn only_rests_of_dead_pulls_are_removed_and_no_link_is_followed() {
