@@ -5,8 +5,9 @@
 //! DIR/tmp/<pid>-<n>                being written; the same file system, so that a rename publishes them
 //! ```
 //!
-//! An object is written to `tmp/`, synced, renamed to its key without replacing anything, and its directory is synced; only
-//! then is it acknowledged. A crash leaves files in `tmp/` only, removed at the next start once they are a day old.
+//! An object is written to `tmp/`, synced, renamed to its key without replacing anything, and its directory is synced, with
+//! those above it where that was not done before; only then is it acknowledged. A crash leaves files in `tmp/` only, removed
+//! at the next start once they are a day old.
 //!
 //! Folders are 0700 and files 0600: the service's user alone reads the bytes of teams. All disk work runs on the blocking
 //! pool; a panic there goes on in the caller. A call that is dropped may still finish its step there: it leaves nothing, or the whole object.
@@ -18,11 +19,12 @@ mod buffers;
 mod reader;
 mod writer;
 
+use std::collections::HashSet;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use fs_err as fs;
@@ -44,8 +46,13 @@ const STALE: SignedDuration = SignedDuration::from_hours(24);
 /// Bounds the memory of a listing whose reader is slow; the walk blocks its thread meanwhile.
 const LISTED_AHEAD: usize = 256;
 
-/// No list of objects and no cache: the directory is the truth, so what another process or an operator does is seen at
-/// once.
+/// Folders that are remembered as durable.
+///
+/// A folder for each team and kind, and one for each version's references; forgotten ones are synced once more.
+const ROOTED: usize = 4096;
+
+/// No list of objects and no cache of them: the directory is the truth, so what another process or an operator does is seen
+/// at once.
 #[derive(Debug)]
 pub(super) struct Local {
     /// Canonical, so that a working directory or a symlink that changes later moves nothing.
@@ -53,8 +60,12 @@ pub(super) struct Local {
     /// Names of this process in `tmp/` count up from here.
     next_temp: AtomicU64,
     buffers: Arc<Buffers>,
+    /// Folders whose own names are known to be durable, up to the root.
+    rooted: Mutex<HashSet<PathBuf>>,
     #[cfg(test)]
-    faults: std::sync::Mutex<Option<(Step, rustix::io::Errno)>>,
+    faults: Mutex<Option<(Step, rustix::io::Errno)>>,
+    #[cfg(test)]
+    synced: Mutex<Vec<PathBuf>>,
 }
 
 /// A disk's free bytes, and whether it is one.
@@ -88,8 +99,11 @@ impl Local {
             let local = Self {
                 next_temp: AtomicU64::new(0),
                 buffers: Arc::default(),
+                rooted: Mutex::default(),
                 #[cfg(test)]
-                faults: std::sync::Mutex::default(),
+                faults: Mutex::default(),
+                #[cfg(test)]
+                synced: Mutex::default(),
                 root,
             };
             let temp = local.temp();
@@ -212,6 +226,40 @@ impl Local {
         Ok(Space { free: found.f_bavail.saturating_mul(found.f_frsize), in_memory })
     }
 
+    /// Makes `folder` and what is missing above it. Not synced: that is for [`Self::keep_name`], since somebody else may make
+    /// it at the same time.
+    fn make_folder(&self, folder: &Path) -> io::Result<()> {
+        // a folder that was taken away and is made anew is not the one that was synced
+        lock(&self.rooted).clear();
+        folders().recursive(true).create(folder)
+    }
+
+    /// Makes the name of an object durable, and the names of the folders it lies in: whoever made them may not have synced
+    /// them yet. Each folder's own name once for each process.
+    fn keep_name(&self, path: &Path) -> io::Result<()> {
+        let folder = parent(path);
+        self.sync_folder(folder)?;
+        if lock(&self.rooted).contains(folder) {
+            return Ok(());
+        }
+        folder
+            .ancestors()
+            .take_while(|folder| **folder != *self.root)
+            .try_for_each(|folder| self.sync_folder(parent(folder)))?;
+        let mut rooted = lock(&self.rooted);
+        if rooted.len() >= ROOTED {
+            rooted.clear();
+        }
+        rooted.insert(folder.to_owned());
+        Ok(())
+    }
+
+    fn sync_folder(&self, folder: &Path) -> io::Result<()> {
+        #[cfg(test)]
+        lock(&self.synced).push(folder.to_owned());
+        sync_folder(folder)
+    }
+
     /// Does nothing but in tests, where it fails when told to.
     #[cfg_attr(not(test), expect(clippy::unused_self, reason = "only tests make a step fail"))]
     fn step(&self, step: Step) -> io::Result<()> {
@@ -267,7 +315,7 @@ impl TempFile {
         let rename = || local.step(Step::Publish).and_then(|()| rename(&self.path, &path, mode));
         let renamed = match rename() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                make_folder(&local.root, parent(&path)).and_then(|()| rename())
+                local.make_folder(parent(&path)).and_then(|()| rename())
             }
             other => other,
         };
@@ -278,7 +326,7 @@ impl TempFile {
             }
             Err(error) => return Err(self.failed("name", error)),
         }
-        local.step(Step::SyncFolder).and_then(|()| sync_folder(parent(&path))).map_err(|error| {
+        local.step(Step::SyncFolder).and_then(|()| local.keep_name(&path)).map_err(|error| {
             if mode == PutMode::Create {
                 // nobody was told of it, and its name may not survive: better gone
                 let _ = std::fs::remove_file(&path);
@@ -311,12 +359,21 @@ fn rename(from: &Path, to: &Path, mode: PutMode) -> io::Result<()> {
     }
     match rustix::fs::renameat_with(rustix::fs::CWD, from, rustix::fs::CWD, to, RenameFlags::NOREPLACE) {
         // a file system without it (NFS, some FUSE): a hard link never replaces either
-        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS | rustix::io::Errno::OPNOTSUPP) => {
-            std::fs::hard_link(from, to)?;
-            std::fs::remove_file(from)
-        }
+        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS | rustix::io::Errno::OPNOTSUPP) => link(from, to),
         other => Ok(other?),
     }
+}
+
+/// The object is visible from the link on: what is left in `tmp/` when the old name cannot be removed is removed as stale at
+/// a later start.
+fn link(from: &Path, to: &Path) -> io::Result<()> {
+    std::fs::hard_link(from, to)?;
+    let _ = std::fs::remove_file(from);
+    Ok(())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Makes folders that only the service's own user can enter: teams' bytes are not for everybody on the machine.
@@ -324,20 +381,6 @@ fn folders() -> std::fs::DirBuilder {
     let mut builder = std::fs::DirBuilder::new();
     builder.mode(0o700);
     builder
-}
-
-/// Makes `folder` and what is missing above it, each entry synced into its parent.
-fn make_folder(root: &Path, folder: &Path) -> io::Result<()> {
-    if folder == root || folder.is_dir() {
-        return Ok(());
-    }
-    let above = parent(folder);
-    make_folder(root, above)?;
-    match folders().create(folder) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-        // somebody else may have made it and not synced it yet
-        _ => sync_folder(above),
-    }
 }
 
 /// Whether the error says that nothing has this name.

@@ -74,8 +74,38 @@ async fn a_writer_that_failed_stays_failed() {
     assert!(matches!(writer.write(big.clone()).await, Err(Error::Disk { .. })));
     *local.faults.lock().unwrap() = None;
     assert!(writer.write(big).await.is_err());
+    assert!(writer.write(Bytes::from_static(b"x")).await.is_err(), "also one that would only be kept");
     assert!(writer.finish().await.is_err());
     assert_eq!(files(&local), 0);
+}
+
+/// A folder that somebody else has just made may not be synced yet: the object in it would be lost with it.
+#[tokio::test]
+async fn an_objects_folders_are_durable_whoever_made_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let local = open(&dir).await;
+    let team = local.root.join(format!("packs/{}", Uuid::from_u128(1)));
+    fs::create_dir_all(&team).unwrap();
+    let synced = || std::mem::take(&mut *lock(&local.synced));
+    local.put_small(&pack(1), Bytes::from_static(b"x"), PutMode::Create).await.unwrap();
+    assert_eq!(synced(), [team.clone(), local.root.join("packs"), local.root.clone()]);
+    local.put_small(&pack(2), Bytes::from_static(b"x"), PutMode::Create).await.unwrap();
+    assert_eq!(synced(), [team.clone()], "those above it are durable");
+    fs::remove_dir_all(&team).unwrap();
+    write(&local, &pack(3), &[Bytes::from_static(b"x")]).await.unwrap();
+    assert_eq!(synced().len(), 3, "it is another folder now");
+}
+
+#[test]
+fn where_names_are_linked_the_object_is_there_once_linked() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    fs::write(&from, "x").unwrap();
+    link(&from, &to).unwrap();
+    assert!(to.exists() && !from.exists());
+    fs::write(&from, "y").unwrap();
+    assert_eq!(link(&from, &to).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+    assert_eq!(fs::read(&to).unwrap(), b"x");
 }
 
 #[tokio::test]

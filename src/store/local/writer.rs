@@ -53,6 +53,9 @@ impl LocalWriter {
     /// Waits while a batch is being written and the next is full. Must not be dropped half way and called again: bytes may
     /// be taken in part.
     pub(in crate::store) async fn write(&mut self, bytes: Bytes) -> Result<()> {
+        if self.temp.is_none() {
+            return Err(broken());
+        }
         let result = self.take(bytes).await;
         if result.is_err() {
             self.temp = None;
