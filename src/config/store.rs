@@ -45,7 +45,7 @@ pub struct StoreSettings {
     pub stall_timeout_ms: u64,
     /// S3: most times a request is sent again. Every attempt is signed anew. Default: 8.
     pub retries: u32,
-    /// S3: milliseconds from the first attempt after which nothing is sent again; below 300000. Default: 120000.
+    /// S3: milliseconds from the first failure (since bytes moved last) after which nothing is sent again; below 300000. Default: 120000.
     pub retry_timeout_ms: u64,
 }
 

@@ -289,7 +289,8 @@ impl Store {
     /// Multipart uploads of ours that were begun at least so long ago and never ended: what a crash leaves in a bucket.
     ///
     /// They cost money and are in no listing of objects. `older_than` must be longer than any upload can last: an upload
-    /// that a living writer feeds looks the same. Empty on a local store, which clears its `tmp/` when it is opened.
+    /// that a living writer feeds looks the same. Some ten thousand at a time: abort them, then ask again. Empty on a local
+    /// store, which clears its `tmp/` when it is opened.
     pub async fn orphan_uploads(&self, older_than: Duration) -> Result<Vec<OrphanUpload>> {
         match &self.backend {
             Backend::Local(_) => Ok(Vec::new()),
@@ -365,10 +366,10 @@ impl PackWriter {
 
     /// Makes the object durable and visible, all of it at once.
     ///
-    /// An existing one is refused with [`Error::AlreadyExists`] by a local store, and by a bucket with `conditional_put`
-    /// where the object is sent by one PUT. The completion of an S3 upload in parts carries no condition: it would replace
-    /// what lies there, so the key must be a fresh one. Fewer bytes than announced are [`Error::Length`], and nothing is
-    /// made. When it fails with `settled: Unknown` the object may exist or come to exist; it is garbage without a row,
+    /// An existing one is refused with [`Error::AlreadyExists`]: surely by a local store, and by a bucket with
+    /// `conditional_put` where the object is sent by one PUT. Without the setting, and for an upload in parts, whose
+    /// completion carries no condition, the key is looked at before: two writers at once could both win, so the key must be
+    /// a fresh one. Fewer bytes than announced are [`Error::Length`], and nothing is made. When it fails with `settled: Unknown` the object may exist or come to exist; it is garbage without a row,
     /// never a dangling reference.
     pub async fn finish(self) -> Result<Stored> {
         match self.0 {

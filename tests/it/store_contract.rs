@@ -157,7 +157,13 @@ async fn written_once(store: &Store) {
         assert_eq!(winners.len(), 1, "{results:?}");
         assert!(results.iter().all(|result| matches!(result, Ok(_) | Err(Error::AlreadyExists { .. }))), "{results:?}");
         assert!(read(store, &key, None).await.unwrap() == contents[winners[0]]);
+        let other = bytes(200, len);
+        let again = write(store, &key, &other, exact(&other)).await;
+        assert!(matches!(again, Err(Error::AlreadyExists { .. })), "{len}: {again:?}");
+        assert!(read(store, &key, None).await.unwrap() == contents[winners[0]], "what was first stays");
     }
+    // what was refused is aborted by a task of its own
+    store.close().await;
 }
 
 async fn listing(store: &Store) {
@@ -224,6 +230,23 @@ async fn a_full_disk_is_said_and_leaves_nothing() {
 async fn a_real_s3_server_keeps_the_contract() {
     let Some(s3) = support::s3() else { return };
     contract(&open(&s3_settings(&s3, &s3.endpoint)).await).await;
+}
+
+/// Without conditions a key is looked at before: written once as long as nobody races for it.
+#[tokio::test]
+async fn a_real_s3_server_without_conditions_replaces_nothing() {
+    let Some(s3) = support::s3() else { return };
+    let settings = StoreSettings { conditional_put: false, ..s3_settings(&s3, &s3.endpoint) };
+    let store = open(&settings).await;
+    for len in [50_000, 20 * MIB] {
+        let (key, first, second) = (Key::pack(fresh(), fresh()), bytes(1, len), bytes(2, len));
+        write(&store, &key, &first, exact(&first)).await.unwrap();
+        let refused = write(&store, &key, &second, exact(&second)).await;
+        assert!(matches!(refused, Err(Error::AlreadyExists { .. })), "{len}: {refused:?}");
+        assert!(read(&store, &key, None).await.unwrap() == first);
+    }
+    store.close().await;
+    assert_eq!(store.orphan_uploads(Duration::ZERO).await.unwrap(), vec![]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

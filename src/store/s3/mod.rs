@@ -133,15 +133,17 @@ impl S3 {
         self.aborts.wait().await;
     }
 
-    pub(super) async fn put_small(&self, key: &Key, bytes: Bytes, mode: PutMode) -> Result<Stored> {
-        if mode == PutMode::Create && !self.settings.conditional_put {
-            // the best such a store allows; our keys are UUIDs, so nobody races for them
-            match self.head(key).await {
-                Ok(_) => return Err(Error::AlreadyExists { key: key.clone() }),
-                Err(Error::NotFound { .. }) => {}
-                Err(error) => return Err(error),
-            }
+    /// Refuses a key that is taken, where the write itself cannot carry the condition. Two may both find it free: our keys
+    /// are UUIDs, so nobody races for them.
+    async fn vacant(&self, key: &Key) -> Result<()> {
+        match self.head(key).await {
+            Ok(_) => Err(Error::AlreadyExists { key: key.clone() }),
+            Err(Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error),
         }
+    }
+
+    pub(super) async fn put_small(&self, key: &Key, bytes: Bytes, mode: PutMode) -> Result<Stored> {
         let expected = Expected { bytes: bytes.len() as u64, crc64: crc64(&bytes) };
         self.put(key, bytes.into(), mode, expected).await
     }
@@ -153,6 +155,9 @@ impl S3 {
     /// write.
     async fn put(&self, key: &Key, payload: PutPayload, mode: PutMode, expected: Expected) -> Result<Stored> {
         let path = self.path(key);
+        if mode == PutMode::Create && !self.settings.conditional_put {
+            self.vacant(key).await?;
+        }
         let mode = match mode {
             PutMode::Create if self.settings.conditional_put => object_store::PutMode::Create,
             PutMode::Create | PutMode::Overwrite => object_store::PutMode::Overwrite,
@@ -315,22 +320,30 @@ impl S3 {
         }
     }
 
-    /// Counted in whole seconds, as SigV4 query parameters are, and at least one. `response-content-disposition` is signed
-    /// with the rest, so that nobody can change the name or turn a download into a page.
+    /// Counted in whole seconds, as SigV4 query parameters are, and at least one; refused where the credentials do not hold
+    /// so long. `response-content-disposition` is signed with the rest, so that nobody can change the name or turn a
+    /// download into a page.
     pub(super) async fn sign_get(&self, key: &Key, ttl: Duration, disposition: Option<&str>) -> Result<SignedUrl> {
         let denied = |error: object_store::Error| Failure::of(key, error).error;
         let now = wire::whole_seconds(self.clock.now());
-        let mut ttl = ttl.min(LONGEST_SIGNATURE).as_secs();
-        if let Some(ends) = self.credentials.ends().await.map_err(denied)? {
-            ttl = ttl.min(u64::try_from(ends.duration_since(now).as_secs()).unwrap_or(0));
-        }
-        let ttl = ttl.max(1);
+        let ends = self.credentials.ends().await.map_err(denied)?;
+        let lapsed = || Error::Denied { detail: "the credentials have lapsed, and no others were found".to_owned() };
+        let ttl = life(ttl, ends.map(|ends| ends.duration_since(now))).ok_or_else(lapsed)?;
         let query = disposition.map(|value| ("response-content-disposition", value));
         let options = SignedUrlOptions::new().with_query(query);
         let seconds = Duration::from_secs(ttl);
         let url = self.public.signed_url_opts(Method::GET, &self.path(key), seconds, &options).await.map_err(denied)?;
         let expires_at = now.saturating_add(SignedDuration::try_from(seconds).expect("7 days at most"));
         Ok(SignedUrl { url, expires_at: expires_at.expect("a plain duration can be added") })
+    }
+}
+
+/// How many seconds a signature may hold, with credentials that hold for `left`. None where that is less than one.
+fn life(wish: Duration, left: Option<SignedDuration>) -> Option<u64> {
+    let wish = wish.min(LONGEST_SIGNATURE).as_secs().max(1);
+    match left {
+        None => Some(wish),
+        Some(left) => u64::try_from(left.as_secs()).ok().filter(|left| *left > 0).map(|left| wish.min(left)),
     }
 }
 
@@ -359,4 +372,21 @@ fn checksum_mode() -> http::HeaderMap {
         http::HeaderName::from_static("x-amz-checksum-mode"),
         HeaderValue::from_static("ENABLED"),
     )])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signature_promises_no_more_than_its_credentials_hold() {
+        let hour = Duration::from_secs(3_600);
+        assert_eq!(life(hour, None), Some(3_600));
+        assert_eq!(life(Duration::ZERO, None), Some(1));
+        assert_eq!(life(Duration::MAX, None), Some(LONGEST_SIGNATURE.as_secs()));
+        assert_eq!(life(hour, Some(SignedDuration::from_secs(60))), Some(60));
+        for lapsed in [SignedDuration::from_millis(999), SignedDuration::ZERO, SignedDuration::from_secs(-5)] {
+            assert_eq!(life(hour, Some(lapsed)), None, "{lapsed:?}");
+        }
+    }
 }

@@ -6,8 +6,8 @@
 //! found by `Store::orphan_uploads`.
 //!
 //! ```text
-//! write ... SINGLE bytes or fewer          -> finish: one PUT, conditional where the store can
-//! write ... more -> create, part 1, 2 ...  -> finish: last part, complete, HEAD
+//! write ... SINGLE bytes or fewer          -> finish: one PUT, conditional where the store can, else after a look
+//! write ... more -> create, part 1, 2 ...  -> finish: last part, a look at the key, complete, HEAD
 //! error | drop | abort                     -> the upload is aborted, the key is burnt
 //! ```
 //!
@@ -230,10 +230,12 @@ impl Upload {
         Error::Corrupt { key: self.key.clone(), detail: detail.to_owned() }
     }
 
-    /// Completes, then looks. "No such upload" may mean that an earlier attempt completed it, so the object decides. After
+    /// Looks that the key is free, completes, then looks again. "No such upload" may mean that an earlier attempt completed it, so the object decides. After
     /// the store's own yes, other bytes or none at all are [`Error::Corrupt`].
     async fn complete(mut self, expected: Expected) -> Result<Stored> {
         self.settle().await?;
+        // `object_store` sends no condition with a completion, so a look is the best there is
+        self.s3.vacant(&self.key).await?;
         let path = self.s3.path(&self.key);
         let mut tries = self.s3.tries();
         loop {
