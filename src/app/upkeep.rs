@@ -1,4 +1,4 @@
-//! Small periodic work of the base: forget old answers, show that this replica lives.
+//! Small periodic work of the base: forget old answers, show that this replica lives, abort uploads that a crash left in the store.
 //!
 //! Every act takes no input, may run twice at once, and leaves what it did not finish to its next run.
 
@@ -10,6 +10,9 @@ use super::App;
 use super::error::{Error, UNAVAILABLE};
 use crate::db::{idempotency, meta};
 use crate::transaction;
+
+/// An open upload of the store that is so old is nobody's any more: no object takes a week to be written.
+const ORPHANED: Duration = Duration::from_secs(7 * 24 * 3_600);
 
 impl App {
     /// Fails while the service drains or its database does not answer. The store is not asked: without it much can be
@@ -57,6 +60,25 @@ impl App {
     pub async fn other_replicas(&self, id: Uuid) -> Result<Vec<String>, Error> {
         let since = self.earlier(Duration::from_secs(60));
         Ok(meta::other_replicas(&mut self.db.read().await?, id, since).await?)
+    }
+
+    /// Aborts what was begun in the store a week ago and never ended, which a crash leaves and nobody else frees; answers how
+    /// many. Any number of replicas may: one that is gone is fine. What cannot be aborted is tried again by the next run, and
+    /// hinders no other.
+    pub async fn abort_orphans(&self) -> Result<usize, Error> {
+        let (mut aborted, mut failed) = (0, None);
+        for orphan in self.store.orphan_uploads(ORPHANED).await? {
+            match self.store.abort_upload(&orphan).await {
+                Ok(()) => aborted += 1,
+                // the store is away, and would be for the others too
+                Err(error) if error.is_retryable() => return Err(error.into()),
+                Err(error) => failed = Some(error),
+            }
+        }
+        if aborted > 0 {
+            tracing::info!(aborted, "uploads left open in the store were aborted");
+        }
+        failed.map_or(Ok(aborted), |error| Err(error.into()))
     }
 
     fn earlier(&self, by: Duration) -> jiff::Timestamp {

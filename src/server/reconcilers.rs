@@ -32,6 +32,11 @@ pub fn reconcilers(replica: Uuid) -> Vec<Task> {
             Duration::from_secs(3_600),
             |app| async move { app.forget_answers().await.map(drop) },
         ),
+        Task::new(
+            "abort-orphans",
+            Duration::from_secs(6 * 3_600),
+            |app| async move { app.abort_orphans().await.map(drop) },
+        ),
         // two, so that one large commit does not hold up the small ones
         commits("commit-uploads"),
         commits("commit-uploads-too"),

@@ -9,10 +9,11 @@
 
 use futures::future::BoxFuture;
 use std::io::{self, Write};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum_server::tls_rustls::RustlsConfig;
 use fs_err as fs;
@@ -26,6 +27,9 @@ use super::reconcilers::reconcilers;
 use crate::app::{self, App};
 use crate::clock::{Clock, Ids};
 use crate::config::Settings;
+
+/// How long the end waits for the store to abort what was given up. A store that is away must not hold it up.
+const ABORTS: Duration = Duration::from_secs(10);
 
 /// Why a service does not start or go on.
 ///
@@ -167,14 +171,17 @@ impl Service {
         move || handle.shutdown()
     }
 
-    /// Drains and ends everything in order: HTTP, background work, the sign of life, the database.
+    /// Drains and ends everything in order: HTTP, background work, the store's aborts, the sign of life, the database.
     ///
     /// Tasks end after HTTP, so that what a last request began may still be carried on. Takes `drain` at most, plus the end
-    /// of one step of a task. An error here loses nothing that was acknowledged.
+    /// of one step of a task and [`ABORTS`]. An error here loses nothing that was acknowledged.
     pub async fn stop(mut self) -> Result<(), Error> {
         self.drain();
         let ended = self.http.join_next().await;
         self.background.stop().await;
+        if tokio::time::timeout(ABORTS, self.app.store.close()).await.is_err() {
+            tracing::warn!("uploads that were given up are left open in the store; they are aborted once they are old");
+        }
         let farewell = self.app.replica_ends(self.replica).await;
         self.app.db.close().await;
         match ended {
@@ -221,15 +228,16 @@ fn bind(address: SocketAddr) -> Result<(TcpSocket, SocketAddr), Error> {
     bound().map_err(|source| Error::Listen { address, source })
 }
 
-/// For URLs made where no request is at hand. An unspecified IPv4 address becomes loopback, which works on this machine
-/// only: set `public_url` for everybody else.
+/// For URLs made where no request is at hand. An unspecified address becomes loopback, which works on this machine only: set
+/// `public_url` for everybody else.
 fn origin(settings: &Settings, address: SocketAddr) -> String {
     if let Some(url) = &settings.public_url {
         return url.as_str().trim_end_matches('/').to_owned();
     }
     let scheme = if settings.tls.cert.is_some() { "https" } else { "http" };
     let host = match address.ip() {
-        ip if ip.is_unspecified() && ip.is_ipv4() => IpAddr::from([127, 0, 0, 1]),
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
         ip => ip,
     };
     format!("{scheme}://{}", SocketAddr::new(host, address.port()))
@@ -326,4 +334,22 @@ fn write_private(path: &Path, text: &str) -> io::Result<()> {
 fn file(path: &Path) -> impl FnOnce(io::Error) -> Error {
     let path = path.to_owned();
     move |source| Error::File { path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_says_nowhere_is_reached_by_loopback() {
+        let settings = Settings::default();
+        for (listen, made) in [
+            ("0.0.0.0:80", "http://127.0.0.1:80"),
+            ("[::]:80", "http://[::1]:80"),
+            ("10.1.2.3:80", "http://10.1.2.3:80"),
+            ("[fd00::1]:80", "http://[fd00::1]:80"),
+        ] {
+            assert_eq!(origin(&settings, listen.parse().unwrap()), made);
+        }
+    }
 }

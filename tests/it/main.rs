@@ -41,6 +41,7 @@ mod store_contract;
 mod store_crash;
 mod store_credentials;
 mod store_faults;
+mod store_orphans;
 mod store_probe;
 mod support;
 mod trees;

@@ -15,6 +15,9 @@ use super::judge::Failure;
 use super::{S3, xml};
 use crate::store::{Error, Key, Result};
 
+/// Uploads that are answered at once. Bounds the memory; once these are aborted, the others are found.
+const MOST: usize = 10_000;
+
 /// An upload that was begun and neither completed nor aborted.
 ///
 /// Named by both key and id: one key may have several, of attempts that failed.
@@ -41,7 +44,7 @@ impl S3 {
     }
 
     /// Our unfinished uploads that are at least so old; those without a date count as old. Keys that are not ours are left
-    /// out.
+    /// out. [`MOST`] at a time, and a page more at most.
     pub(in crate::store) async fn orphan_uploads(&self, older_than: Duration) -> Result<Vec<OrphanUpload>> {
         let age = SignedDuration::try_from(older_than).unwrap_or(SignedDuration::MAX);
         let mut found = Vec::new();
@@ -58,7 +61,8 @@ impl S3 {
             }
             let next = (xml::text(&document, "NextKeyMarker"), xml::text(&document, "NextUploadIdMarker"));
             let next = next.0.map(|key| (key, next.1.unwrap_or_default()));
-            if xml::text(&document, "IsTruncated").as_deref() != Some("true") || next.is_none() || next == markers {
+            let is_last = xml::text(&document, "IsTruncated").as_deref() != Some("true") || next.is_none();
+            if is_last || next == markers || found.len() >= MOST {
                 return Ok(found);
             }
             markers = next;
@@ -82,7 +86,7 @@ impl S3 {
             let url =
                 self.bucket.signed_url_opts(Method::GET, &Path::default(), Duration::from_secs(300), &options).await;
             let sent = match url {
-                Ok(url) => self.wire.fetch(&url).await,
+                Ok(url) => self.wire.page(&url).await,
                 Err(error) => Err(error),
             };
             match sent {

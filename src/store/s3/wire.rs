@@ -30,6 +30,10 @@ use crate::clock::Clock;
 ///
 /// Bounds what a broken or hostile store can make us keep.
 const DOCUMENT: usize = 256 << 10;
+/// Most bytes read of a page of the list of open uploads.
+///
+/// A thousand of them, the most a page has, with keys as long as they can be.
+const LISTING: usize = 4 << 20;
 /// Largest piece of a body handed down at once, so that a slow line shows progress.
 ///
 /// hyper takes the next piece when it has room, so smaller pieces note movement more often.
@@ -138,26 +142,26 @@ impl Wire {
         HttpResponseBody::new(Incoming { body, stall: self.stall, timer: None })
     }
 
-    /// GETs a document by a signed URL.
-    pub(super) async fn fetch(&self, url: &url::Url) -> object_store::Result<Bytes> {
+    /// GETs a page of a listing by a signed URL.
+    pub(super) async fn page(&self, url: &url::Url) -> object_store::Result<Bytes> {
         let generic = |error: HttpError| object_store::Error::Generic { store: "S3", source: Box::new(error) };
         let request = http::Request::get(url.as_str()).body(HttpRequestBody::empty());
         let request = request.map_err(|error| generic(HttpError::new(HttpErrorKind::Unknown, error)))?;
         let answer = self.call(request).await.map_err(generic)?;
-        self.collect(answer.into_body()).await.map_err(generic)
+        self.collect(answer.into_body(), LISTING).await.map_err(generic)
     }
 
     async fn document(&self, body: reqwest::Body) -> Result<Bytes, HttpError> {
-        self.collect(self.watched(body)).await
+        self.collect(self.watched(body), DOCUMENT).await
     }
 
-    /// Reads an answer's document; one of more than [`DOCUMENT`] bytes is an error, never cut.
-    async fn collect(&self, body: HttpResponseBody) -> Result<Bytes, HttpError> {
+    /// Reads an answer's document; one of more than `most` bytes is an error, never cut.
+    async fn collect(&self, body: HttpResponseBody, most: usize) -> Result<Bytes, HttpError> {
         use futures::TryStreamExt;
         let pieces = body.bytes_stream();
         let document = Vec::new();
         let read = pieces.try_fold(document, |mut document, piece| async move {
-            if document.len() + piece.len() > DOCUMENT {
+            if document.len() + piece.len() > most {
                 return Err(HttpError::new(
                     HttpErrorKind::Decode,
                     std::io::Error::other("the store's answer is far too long"),
