@@ -18,7 +18,8 @@ pub struct Limits {
     pub open_uploads_per_team: u32,
     /// Requests a second that one token may send, with bursts of twice that; more are answered 429. 0: no limit. Default: 2000.
     pub requests_per_second: u32,
-    /// Requests being served at one moment, long polls included; more are answered 503. Default: 4096.
+    /// Requests being answered at one moment, up to the head of the answer: long polls count, downloads that stream do not. More
+    /// are answered 503. Default: 4096.
     pub requests_in_flight: u32,
     /// From the opening of a connection (or the end of an answer) to the end of the next request's head. Default: `30s`.
     pub header_timeout: Period,

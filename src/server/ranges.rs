@@ -49,12 +49,12 @@ pub enum Wanted {
 impl Download {
     /// Reads the request's conditions.
     ///
-    /// `If-None-Match` wins over `Range`, as RFC 9110 orders them. Tags are compared strongly: a weak one never equals
-    /// ours.
+    /// `If-None-Match` wins over `Range`, as RFC 9110 orders them. Its tags, of all its lines, are compared weakly: a copy that
+    /// is as good as ours needs no other. `If-Range` is compared strongly: a weak tag never equals ours.
     pub fn wanted(&self, headers: &HeaderMap) -> Wanted {
-        if text(headers, header::IF_NONE_MATCH)
-            .is_some_and(|tags| tags == "*" || tags.split(',').any(|tag| self.is_tag(tag)))
-        {
+        let lines = headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|line| line.to_str().ok());
+        let mut tags = lines.flat_map(|line| line.split(',')).map(str::trim);
+        if tags.any(|tag| tag == "*" || self.is_tag(tag.strip_prefix("W/").unwrap_or(tag))) {
             return Wanted::NotModified;
         }
         let Some(range) = text(headers, header::RANGE) else { return Wanted::Whole };
@@ -193,6 +193,11 @@ mod tests {
     fn who_has_the_bytes_gets_none() {
         assert_eq!(wanted(&[(header::IF_NONE_MATCH, "\"x\", \"abc\"")], 10), Wanted::NotModified);
         assert_eq!(wanted(&[(header::IF_NONE_MATCH, "\"x\"")], 10), Wanted::Whole);
+        assert_eq!(wanted(&[(header::IF_NONE_MATCH, "W/\"abc\"")], 10), Wanted::NotModified, "weakly");
+        let mut lines = HeaderMap::new();
+        lines.append(header::IF_NONE_MATCH, HeaderValue::from_static("\"x\""));
+        lines.append(header::IF_NONE_MATCH, HeaderValue::from_static("\"abc\""));
+        assert_eq!(download(10).wanted(&lines), Wanted::NotModified, "on any of its lines");
     }
 
     #[test]
