@@ -15,6 +15,7 @@ use crate::api::datasets::Version;
 use crate::client::TransferError;
 use crate::client::api::Api;
 use crate::client::stored::{self, TreeSource};
+use crate::content::path::RelPath;
 use crate::content::tree::{Entry, Kind};
 use serde::Serialize;
 use std::cmp::Ordering;
@@ -24,7 +25,7 @@ use std::iter::Peekable;
 /// Show what changed from one version to another
 #[derive(Debug, clap::Args)]
 pub struct DiffArgs {
-    /// `DATASET[@V][:PATH]`; alone it is compared with the version before it
+    /// `DATASET[@V][:PATH]`; alone it is compared with the version before it. A path on either side holds for both
     #[arg(value_name = "REF", value_parser = ReferenceParser)]
     first: Reference,
     /// The newer side
@@ -59,8 +60,8 @@ struct Row {
 }
 
 pub async fn run(session: &Session, args: DiffArgs) -> Result<(), Error> {
+    let path = one_path(&args)?;
     let api = session.api()?;
-    let path = args.second.as_ref().and_then(|second| second.path.clone()).or_else(|| args.first.path.clone());
     let (old, new) = match &args.second {
         Some(second) => {
             (stored::resolve(&api, &args.first.version).await?, stored::resolve(&api, &second.version).await?)
@@ -99,6 +100,18 @@ pub async fn run(session: &Session, args: DiffArgs) -> Result<(), Error> {
         Ok(())
     })
     .await
+}
+
+/// Both sides are compared below one path: entries of two different ones have no names in common.
+fn one_path(args: &DiffArgs) -> Result<Option<RelPath>, Error> {
+    let second = args.second.as_ref().and_then(|second| second.path.as_ref());
+    match (&args.first.path, second) {
+        (Some(first), Some(second)) if first != second => Err(Error::Usage {
+            what: format!("`{first}` and `{second}` are two different paths"),
+            hint: "compare one path of two versions, or two versions as a whole",
+        }),
+        (first, second) => Ok(second.or(first.as_ref()).cloned()),
+    }
 }
 
 /// The version before `version` in its dataset.
@@ -204,7 +217,6 @@ fn human(out: &mut dyn Write, change: Change, entry: &Entry, was: Option<&Entry>
 mod tests {
     use super::*;
     use crate::content::digest::digest;
-    use crate::content::path::RelPath;
     use crate::content::tree::Time;
 
     fn file(path: &str, content: &str, mode: u32) -> Result<Entry, TransferError> {
@@ -229,6 +241,22 @@ mod tests {
         . c  1 B
         + d  1 B
         ");
+    }
+
+    #[test]
+    fn one_path_holds_for_both_sides() {
+        let path = |first: &str, second: Option<&str>| {
+            let parse = |text: &str| Reference::parse(text.as_ref()).unwrap();
+            let path = one_path(&DiffArgs { first: parse(first), second: second.map(parse) });
+            path.map(|path| path.map(|path| path.to_string()))
+        };
+        assert_eq!(path("a@v1", Some("a@v2")).unwrap(), None);
+        for (first, second) in
+            [("a:x", None), ("a@v1:x", Some("a@v2")), ("a@v1", Some("a@v2:x")), ("a:x", Some("b:x/"))]
+        {
+            assert_eq!(path(first, second).unwrap().as_deref(), Some("x"), "{first} {second:?}");
+        }
+        assert!(matches!(path("a:x", Some("b:y")), Err(Error::Usage { .. })));
     }
 
     #[test]

@@ -11,9 +11,10 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 /// Sends `tracing` events to stderr. `default` is the filter when the user said none, and also where the user's makes no
-/// sense. Call it once.
+/// sense, which is said. Call it once.
 pub fn start(global: &Global, default: &str) {
-    let said = global.log.as_deref().and_then(|said| said.parse::<Targets>().ok());
+    let said = global.log.as_deref().map(|said| said.parse::<Targets>().map_err(|error| (said, error)));
+    let (said, wrong) = said.transpose().map_or_else(|wrong| (None, Some(wrong)), |said| (said, None));
     let filter = said.unwrap_or_else(|| default.parse().expect("our own filters are right"));
     let terminal = std::io::stderr().is_terminal();
     let lines = tracing_subscriber::fmt::layer().with_writer(|| LogWriter).with_ansi(terminal).with_target(false);
@@ -23,4 +24,7 @@ pub fn start(global: &Global, default: &str) {
         true => registry.with(lines.json().flatten_event(true)).try_init(),
         false => registry.with(lines.compact()).try_init(),
     };
+    if let Some((said, error)) = wrong {
+        tracing::error!("--log `{said}` is no filter ({error}); logging at `{default}`");
+    }
 }

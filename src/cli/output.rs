@@ -40,7 +40,7 @@ pub fn clean(text: &str) -> String {
 /// (CVE-2021-42574).
 fn is_unsafe(c: char) -> bool {
     c.is_control()
-        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// JSON whose strings are safe to show on a terminal. The document is the same.
@@ -194,8 +194,8 @@ mod tests {
 
     #[test]
     fn nothing_that_drives_a_terminal_gets_through() {
-        let evil = "a\x1b]0;pwn\x07\u{9b}31m\u{202e}b\r\nö";
-        assert_eq!(clean(evil), "a\\x1b]0;pwn\\x07\\x9b31m\\u{202e}b\\x0d\\x0aö");
+        let evil = "a\x1b]0;pwn\x07\u{9b}31m\u{202e}b\u{61c}\r\nö";
+        assert_eq!(clean(evil), "a\\x1b]0;pwn\\x07\\x9b31m\\u{202e}b\\u{61c}\\x0d\\x0aö");
         let mut out = Vec::new();
         json(&mut out, &serde_json::json!({ "path": evil, "smile": "🙂" })).unwrap();
         let text = String::from_utf8(out).unwrap();

@@ -82,7 +82,7 @@ fn human_pull(out: &mut dyn Write, report: &PullReport) -> io::Result<()> {
     for warning in &report.warnings {
         writeln!(out, "warning: {}", clean(warning))?;
     }
-    items(out, "failed", &report.failed, report.failed_count)
+    items(out, "failed", &report.failed, report.failed_count, "`--json`")
 }
 
 /// Prove that a directory holds exactly a version, or without a directory that every stored byte of it is right
@@ -135,7 +135,7 @@ fn human_verify(out: &mut dyn Write, report: &VerifyReport) -> io::Result<()> {
         ("differs", &report.differs, report.differs_count),
         ("unreadable", &report.unreadable, report.unreadable_count),
     ] {
-        items(out, what, list, all)?;
+        items(out, what, list, all, "`--json`")?;
     }
     Ok(())
 }

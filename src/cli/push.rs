@@ -19,6 +19,8 @@ use std::sync::Arc;
 ///
 /// A screen or two: ten thousand failures must not hide the summary.
 const LISTED: usize = 50;
+/// Where a push tells all items.
+const ALL: &str = "`--json` or `--report`";
 
 /// Make directories or files the next version of a dataset
 #[derive(Debug, clap::Args)]
@@ -159,9 +161,9 @@ pub fn human(out: &mut dyn Write, report: &PushReport) -> io::Result<()> {
     for warning in report.warnings.iter().take(LISTED) {
         writeln!(out, "warning: {}", clean(warning))?;
     }
-    more(out, "warnings", report.warnings.len() as u64)?;
-    items(out, "skipped", &report.skipped, report.skipped_count)?;
-    items(out, "failed", &report.failed, report.failed_count)?;
+    more(out, "warnings", report.warnings.len() as u64, ALL)?;
+    items(out, "skipped", &report.skipped, report.skipped_count, ALL)?;
+    items(out, "failed", &report.failed, report.failed_count, ALL)?;
     if report.incomplete {
         writeln!(out, "the version is marked incomplete: push again once the failed items can be read")?;
     }
@@ -174,17 +176,17 @@ fn line(item: &Item) -> String {
 
 /// `failed: path: reason` lines, and how many more there are.
 ///
-/// At most [`LISTED`]; `all` may be larger than `items` has.
-pub fn items(out: &mut dyn Write, what: &str, items: &[Item], all: u64) -> io::Result<()> {
+/// At most [`LISTED`]; `all` may be larger than `items` has. `all_in` names what of the verb's flags has them.
+pub fn items(out: &mut dyn Write, what: &str, items: &[Item], all: u64, all_in: &str) -> io::Result<()> {
     for item in items.iter().take(LISTED) {
         writeln!(out, "{what}: {}", clean(&line(item)))?;
     }
-    more(out, what, all)
+    more(out, what, all, all_in)
 }
 
-fn more(out: &mut dyn Write, what: &str, all: u64) -> io::Result<()> {
+fn more(out: &mut dyn Write, what: &str, all: u64, all_in: &str) -> io::Result<()> {
     match all.checked_sub(LISTED as u64) {
-        Some(rest) if rest > 0 => writeln!(out, "{what}: and {} more; `--json` or `--report` has them", count(rest)),
+        Some(rest) if rest > 0 => writeln!(out, "{what}: and {} more; {all_in} has them", count(rest)),
         _ => Ok(()),
     }
 }

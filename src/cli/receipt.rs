@@ -37,7 +37,7 @@ pub async fn run(session: &Session, command: ReceiptCommand) -> Result<(), Error
     let ReceiptCommand::Verify { file, keys } = command;
     let envelope = read_envelope(&file)?;
     let keys = match keys {
-        Some(path) => parse(&path, "key file", &read(&path)?)?,
+        Some(path) => parse(&path, "key file", &read(&path, "key file")?)?,
         None => session.api_without_token()?.get::<PublicKeys>("/v1/keys").await?,
     };
     let statement = check(&envelope, &keys)?;
@@ -99,7 +99,7 @@ fn facts(statement: &Readiness) -> Vec<(&'static str, String)> {
 }
 
 fn read_envelope(path: &Path) -> Result<Envelope, Error> {
-    let document: Value = parse(path, "receipt", &read(path)?)?;
+    let document: Value = parse(path, "receipt", &read(path, "receipt")?)?;
     // A staging document, or an event about one, holds the envelope.
     let inner = [document.get("receipt"), document.pointer("/data/receipt")].into_iter().flatten().next();
     let text = inner.unwrap_or(&document).to_string();
@@ -107,7 +107,7 @@ fn read_envelope(path: &Path) -> Result<Envelope, Error> {
 }
 
 /// A key file passes through here too, and is bounded the same.
-fn read(path: &Path) -> Result<Vec<u8>, Error> {
+fn read(path: &Path, what: &'static str) -> Result<Vec<u8>, Error> {
     let mut text = Vec::new();
     let mut take = |reader: &mut dyn Read| reader.take(MAX_FILE + 1).read_to_end(&mut text);
     let done = match path.as_os_str() == "-" {
@@ -117,11 +117,25 @@ fn read(path: &Path) -> Result<Vec<u8>, Error> {
     done.map_err(Error::local(path))?;
     if text.len() as u64 > MAX_FILE {
         let why = format!("it is longer than {MAX_FILE} bytes");
-        return Err(Error::BadFile { path: path.to_owned(), what: "receipt", why });
+        return Err(Error::BadFile { path: path.to_owned(), what, why });
     }
     Ok(text)
 }
 
 fn parse<T: serde::de::DeserializeOwned>(path: &Path, what: &'static str, text: &[u8]) -> Result<T, Error> {
     serde_json::from_slice(text).map_err(|error| Error::BadFile { path: path.to_owned(), what, why: error.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_too_long_is_called_what_it_is() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(MAX_FILE + 1).unwrap();
+        for what in ["receipt", "key file"] {
+            assert!(matches!(read(file.path(), what), Err(Error::BadFile { what: told, .. }) if told == what));
+        }
+    }
 }

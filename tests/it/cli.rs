@@ -24,6 +24,9 @@ fn wrong_lines_and_missing_settings_are_usage() {
     assert_eq!(ran.code, 2);
     assert!(ran.stderr.contains("error: no service is named\nhint: "), "{ran:?}");
     assert_plain(&ran.stderr);
+    let ran = Ran::of(dray().args(["--log", "a=b=c", "receipt", "verify", "/nonexistent"]));
+    assert!(ran.code == 1 && ran.stderr.contains("--log `a=b=c` is no filter"), "{ran:?}");
+    assert_plain(&ran.stderr);
     let ran = Ran::of(dray().arg("--version"));
     assert_eq!((ran.code, ran.stdout), (0, format!("dray {}\n", env!("CARGO_PKG_VERSION"))));
 }
