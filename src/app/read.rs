@@ -1,8 +1,8 @@
 //! Reading a version's bytes inside the service: verified plaintext of a file, or of any range of it.
 //!
 //! For links and archives. Every chunk is proven against its id before a byte of it leaves; a chunk that is not what it should
-//! be ends the stream with an error and takes its pack out of service. Memory: one run of at most [`RUN_BYTES`] stored bytes and
-//! what they decode to.
+//! be ends the stream with an error and takes its pack out of service. Memory: one run, at most [`RUN_BYTES`] as stored and
+//! [`RUN_RAW_BYTES`] decoded, each and a chunk more: a layout may name chunks that are a few bytes in the store.
 //!
 //! ```text
 //! find_file: one walk of tree and layout up to the path (again for a hard link's first name)
@@ -26,7 +26,7 @@ use super::stored::{parse_key, quarantined};
 use crate::content::codec::Decoder;
 use crate::content::layout::{FileLayout, Line};
 use crate::content::merge::Merged;
-use crate::content::pack::{PackId, PackIndex, verify_chunk};
+use crate::content::pack::{ChunkEntry, PackId, PackIndex, verify_chunk};
 use crate::content::path::RelPath;
 use crate::content::tree::{Entry, Kind as EntryKind};
 use crate::db::packs::Pack;
@@ -34,6 +34,8 @@ use crate::db::versions::{self, Version};
 
 /// Stored bytes fetched at a time; the chunk that reaches the limit is taken whole.
 const RUN_BYTES: u64 = 2 << 20;
+/// Bytes decoded at a time, likewise: the bound that holds when frames are tiny.
+const RUN_RAW_BYTES: u64 = 8 << 20;
 /// A hole is written in pieces of this.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
@@ -159,6 +161,34 @@ fn steps(place: &FileLayout, range: &Range<u64>) -> Vec<Step> {
     steps
 }
 
+/// What is fetched of a run at a time.
+#[derive(Debug, PartialEq, Eq)]
+struct Taken {
+    chunks: Range<u32>,
+    /// Raw bytes of the run before `chunks`, and up to their end.
+    skipped: u64,
+    raw: u64,
+}
+
+/// Passes over what lies before `range` (of the run), and takes chunks until the range ends or enough is taken, as stored or
+/// decoded. `None` when the run leads beyond its pack or ends before the range begins.
+fn take(entries: &[ChunkEntry], run: Range<u32>, range: &Range<u64>) -> Option<Taken> {
+    let (mut at, mut raw, mut stored) = (run.start, 0_u64, 0_u64);
+    let mut from = None;
+    let is_enough =
+        |from: Option<(u32, u64)>, raw: u64| from.is_some_and(|(_, skipped)| raw - skipped >= RUN_RAW_BYTES);
+    while at < run.end && raw < range.end && stored < RUN_BYTES && !is_enough(from, raw) {
+        let entry = entries.get(at as usize)?;
+        if raw + u64::from(entry.raw) > range.start {
+            from.get_or_insert((at, raw));
+            stored += u64::from(entry.stored);
+        }
+        raw += u64::from(entry.raw);
+        at += 1;
+    }
+    from.map(|(from, skipped)| Taken { chunks: from..at, skipped, raw })
+}
+
 struct Reader {
     app: Arc<App>,
     source: Source,
@@ -190,24 +220,9 @@ impl Reader {
         let (row, index) = self.open(pack).await?;
         let outside = || Error::internal(format!("a layout names chunks beyond pack `{}`", row.id));
         let end = first.checked_add(count).ok_or_else(outside)?;
-        // pass over what lies before the range, take chunks until enough is fetched or the range ends
-        let (mut at, mut raw, mut stored, mut skipped) = (first, 0_u64, 0_u64, 0_u64);
-        let mut from = None;
-        while at < end && raw < range.end && stored < RUN_BYTES {
-            let entry = index.entries().get(at as usize).ok_or_else(outside)?;
-            if raw + u64::from(entry.raw) > range.start {
-                if from.is_none() {
-                    from = Some(at);
-                    skipped = raw;
-                }
-                stored += u64::from(entry.stored);
-            }
-            raw += u64::from(entry.raw);
-            at += 1;
-        }
-        let from = from.ok_or_else(outside)?;
-        let wanted = range.start - skipped..range.end.min(raw) - skipped;
-        let pieces = self.fetch(&row, &index, from..at, wanted).await?;
+        let Taken { chunks, skipped, raw } = take(index.entries(), first..end, &range).ok_or_else(outside)?;
+        let (at, wanted) = (chunks.end, range.start - skipped..range.end.min(raw) - skipped);
+        let pieces = self.fetch(&row, &index, chunks, wanted).await?;
         let rest = (raw < range.end).then(|| Step::Run { pack, first: at, count: end - at, range: 0..range.end - raw });
         Ok((pieces, rest))
     }
@@ -305,6 +320,7 @@ fn decode(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::content::codec::Codec;
     use crate::content::crc::Crc32;
     use crate::content::digest::digest;
     use crate::content::layout::Segment;
@@ -336,5 +352,24 @@ mod tests {
         assert_eq!(steps(&file, &(100..101)), [Step::Hole(1)]);
         assert_eq!(steps(&file, &(0..0)), []);
         assert_eq!(steps(&file, &(160..999)), []);
+    }
+
+    #[test]
+    fn a_run_is_bounded_as_stored_and_as_decoded() {
+        let chunk = |stored, raw| ChunkEntry { id: digest(b""), stored, raw, crc: Crc32(0), codec: Codec::Zstd };
+        let tiny = vec![chunk(20, 96 << 10); 65_536];
+        let whole = 0..65_536 * (96_u64 << 10);
+        let taken = take(&tiny, 0..65_536, &whole).unwrap();
+        assert!((RUN_RAW_BYTES..RUN_RAW_BYTES + (96 << 10)).contains(&taken.raw), "{taken:?}");
+        let later = take(&tiny, 0..65_536, &(96_000_000..whole.end)).unwrap();
+        assert!(later.skipped <= 96_000_000 && later.raw - later.skipped < RUN_RAW_BYTES + (96 << 10), "{later:?}");
+        let large = vec![chunk(64 << 10, 64 << 10); 100];
+        assert_eq!(take(&large, 2..100, &(0..1 << 30)), Some(Taken { chunks: 2..34, skipped: 0, raw: 2 << 20 }));
+        assert_eq!(
+            take(&large, 2..100, &(65_536..65_537)),
+            Some(Taken { chunks: 3..4, skipped: 65_536, raw: 131_072 })
+        );
+        assert_eq!(take(&large, 98..102, &(0..1 << 20)), None, "beyond the pack");
+        assert_eq!(take(&large, 0..1, &(65_536..65_537)), None, "before the range");
     }
 }
