@@ -8,8 +8,8 @@
 //! the version is there already, from the last step. How a version is made is in `making`.
 //!
 //! What may be said of each crash: before the transaction in brackets there is no version, and the next claim begins anew;
-//! after it there is one, and the next claim only writes the committed mark. At no point are there two versions of one
-//! operation.
+//! after it there is one, and the next claim only writes the committed mark, however often that takes: an operation that has
+//! made its version never fails. At no point are there two versions of one operation.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +39,8 @@ pub const TOPIC: &str = "commits";
 /// How long a claim lasts without being renewed, and how often it is: three tries before it is lost.
 const CLAIM: Duration = Duration::from_secs(20);
 const RENEW: Duration = Duration::from_secs(6);
-/// Runs of a commit that failed for passing reasons only, with pauses that double from 2 s to 64 s.
+/// Runs of a commit that has made no version, with pauses that double from 2 s to 64 s. Runs whose process died or lost the
+/// claim count too, or a commit that kills its process would kill every process, one after the other.
 const ATTEMPTS: u64 = 30;
 
 impl App {
@@ -167,19 +168,36 @@ impl App {
         })?;
         let Some(operation) = claimed else { return Ok(false) };
         let claim = Claim { operation: operation.id, token };
+        if operation.version.is_none() && operation.attempts > ATTEMPTS {
+            let error = Error::internal(format!("the commit was begun {ATTEMPTS} times and never came to an end"));
+            self.finish(&operation, claim, Some(error)).await?;
+            return Ok(true);
+        }
         match self.keeping(claim, self.work(&operation, claim)).await {
             None => {
                 tracing::info!(operation = %operation.id, "a commit's claim was lost; another replica goes on with it")
             }
             Some(Ok(())) => self.finish(&operation, claim, None).await?,
-            Some(Err(error)) if error.is_retryable() && operation.attempts < ATTEMPTS => {
-                let pause = if error.code == CHANGED { 0 } else { 1 << operation.attempts.min(6) };
-                tracing::warn!(operation = %operation.id, %error, pause, "a commit could not go on; it will be tried again");
-                self.renew(claim, Duration::from_secs(pause)).await?;
-            }
-            Some(Err(error)) => self.finish(&operation, claim, Some(error)).await?,
+            Some(Err(error)) => self.go_on_or_fail(&operation, claim, error).await?,
         }
         Ok(true)
+    }
+
+    /// After a run that did not come to its end. Once there is a version, the run is repeated whatever the error says: its
+    /// mark is still to be written, and to call it failed would be a lie.
+    async fn go_on_or_fail(&self, operation: &Operation, claim: Claim, error: Error) -> Result<(), Error> {
+        let now = operations::get(&mut self.db.read().await?, operation.id).await?;
+        let has_made = now.is_some_and(|now| now.version.is_some());
+        if !has_made && !(error.is_retryable() && operation.attempts < ATTEMPTS) {
+            return self.finish(operation, claim, Some(error)).await;
+        }
+        let pause = if error.code == CHANGED { 0 } else { 1 << operation.attempts.min(6) };
+        if error.is_retryable() {
+            tracing::warn!(operation = %operation.id, %error, pause, "a commit could not go on; it will be tried again");
+        } else {
+            tracing::error!(operation = %operation.id, %error, pause, "a version's committed mark cannot be written yet");
+        }
+        self.renew(claim, Duration::from_secs(pause)).await.map(drop)
     }
 
     /// Runs `work` while renewing the claim; `None` when the claim was lost, and then `work` is dropped where it stands.

@@ -280,6 +280,58 @@ both_engines! {
         tx.rollback().await.unwrap();
     }
 
+    async fn a_commit_that_kills_whoever_works_on_it_is_given_up(builder: Builder) {
+        let service = builder.quiet().start().await;
+        let push = files().push(9);
+        let upload = ready(&service, &push).await;
+        upload.describe(&push).await;
+        let id = upload.post("commit", &upload.commit_body(&push)).await.expect(202).text("id");
+        // as many processes have claimed it and were never heard of again
+        for attempts in 1..=30_u64 {
+            let mut tx = service.app().db.begin().await.unwrap();
+            let now = dray::clock::Clock::now(&*service.clock);
+            let until = now.saturating_add(Duration::from_secs(20)).unwrap();
+            let claimed = dray::db::operations::claim(&mut tx, uuid::Uuid::max(), until, now).await.unwrap().unwrap();
+            assert_eq!(claimed.attempts, attempts);
+            tx.commit().await.unwrap();
+            service.clock.advance(Duration::from_secs(21));
+        }
+        service.run("commit-uploads").await;
+        let failed = upload.operation(&id).await;
+        assert_eq!((&failed["state"], &failed["error"]["code"]), (&json!("failed"), &json!("internal")));
+        assert!(failed["error"]["detail"].as_str().unwrap().contains("30 times"), "{failed}");
+        assert_eq!(upload.state().await, "open", "it may be committed anew");
+    }
+
+    async fn a_commit_that_has_made_its_version_never_fails(builder: Builder) {
+        let service = builder.quiet().start().await;
+        let push = files().push(9);
+        let upload = ready(&service, &push).await;
+        upload.describe(&push).await;
+        let id = upload.post("commit", &upload.commit_body(&push)).await.expect(202).text("id");
+        service.run("commit-uploads").await;
+        let version = upload.operation(&id).await["version"]["id"].as_str().unwrap().to_owned();
+        // as if the store had been away since the version was made: its mark was never written
+        let mut tx = service.app().db.begin().await.unwrap();
+        tx.execute("UPDATE operations SET state = 'running', claimed_until = 0, attempts = 29", Vec::new()).await.unwrap();
+        tx.commit().await.unwrap();
+        let refs = service.data().join("store/refs");
+        let folder = std::fs::read_dir(&refs).unwrap().next().unwrap().unwrap().path().join(&version);
+        std::fs::remove_dir_all(&folder).unwrap();
+        std::fs::write(&folder, "in the way").unwrap();
+        for _ in 0..3 {
+            service.run("commit-uploads").await;
+            let path = format!("/v1/operations/{id}");
+            assert_eq!(service.get(&path).await.expect(200).text("state"), "running");
+            service.clock.advance(Duration::from_secs(65));
+        }
+        std::fs::remove_file(&folder).unwrap();
+        service.run("commit-uploads").await;
+        let done = upload.operation(&id).await;
+        assert_eq!((&done["state"], &done["version"]["id"]), (&json!("done"), &json!(version)));
+        assert!(folder.join("0.committed").exists());
+    }
+
     async fn a_version_has_its_documents_in_the_store(service) {
         let push = files().push(9);
         let version = service.push(&service.admin, DATASET, &push).await;
