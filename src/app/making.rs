@@ -72,7 +72,7 @@ impl App {
         let checked = spawn_blocking(move || check(&app, &handle, &claimed)).await;
         let checked = checked.map_err(|error| Error::internal("a commit's check was cut off").with_source(error))?;
         if checked.as_ref().is_err_and(|error| error.code == CORRUPT) {
-            self.forget_objects(&pair).await?;
+            self.give_up_objects(&pair).await?;
         }
         let version = self.draft(operation, &upload, (&plan, &pair), checked?).await?;
         refs::write_prepared(self, &version.0).await?;
@@ -106,11 +106,12 @@ impl App {
         }
     }
 
-    /// Damaged objects are forgotten, so that sending them again stores them again.
-    async fn forget_objects(&self, pair: &Pair) -> Result<(), Error> {
+    /// Damaged objects are used no more, so that sending them again stores them again, under other keys. Theirs stay written
+    /// down, as those of objects that were never whole.
+    async fn give_up_objects(&self, pair: &Pair) -> Result<(), Error> {
         transaction!(self.db, |tx| {
             for object in [&pair.tree, &pair.layout] {
-                uploads::take_object(tx, &object.key).await?;
+                uploads::object_damaged(tx, &object.key).await?;
             }
             Ok::<_, Error>(())
         })
@@ -182,12 +183,9 @@ impl App {
                 (Plan::Heal(now), Outcome::Healed(version, packs, pair))
                     if (now.id, true) == (version.id, now.layout.generation < version.layout.generation) =>
                 {
-                    alive(tx, packs).await?;
-                    versions::replace_layout(tx, version.id, &version.layout, packs, self.clock.now()).await?;
-                    uploads::take_object(tx, &pair.layout.key).await?;
-                    version.id
+                    self.heal_version(tx, version, packs, pair).await?
                 }
-                _ => return Err(Error::new(CHANGED, "another commit came in between", "it is tried again by itself")),
+                _ => return Err(changed("another commit came in between")),
             };
             packs::unpin(tx, upload.id).await?;
             let until = upload.expires_at;
@@ -197,6 +195,17 @@ impl App {
             }
             Ok::<_, Error>(made)
         })
+    }
+
+    /// [`CHANGED`] when the version was deleted since the transaction looked at it, which the dataset's lock does not
+    /// prevent: references of a deleted version would never be dropped.
+    async fn heal_version(&self, tx: &mut Tx, version: &Version, packs: &[u64], pair: &Pair) -> Result<Uuid, Error> {
+        alive(tx, packs).await?;
+        if !versions::replace_layout(tx, version.id, &version.layout, packs, self.clock.now()).await? {
+            return Err(changed("the version was deleted in between"));
+        }
+        uploads::take_object(tx, &pair.layout.key).await?;
+        Ok(version.id)
     }
 
     /// Under the dataset's lock, so numbers rise in the order of commits. Tree and layout are the version's from here on.
@@ -221,6 +230,10 @@ impl App {
         self.version_made(tx, upload, &version).await?;
         Ok(version.id)
     }
+}
+
+fn changed(detail: &str) -> Error {
+    Error::new(CHANGED, detail, "it is tried again by itself")
 }
 
 /// What a commit comes to.

@@ -104,6 +104,7 @@ pub(super) mod q {
     pub const ADD_OBJECT: Sql =
         Sql::new("INSERT INTO upload_objects (key, upload, kind, digest, created_at) VALUES ($1, $2, $3, $4, $5)");
     pub const OBJECT_STORED: Sql = Sql::new("UPDATE upload_objects SET bytes = $2 WHERE key = $1 AND bytes IS NULL");
+    pub const OBJECT_DAMAGED: Sql = Sql::new("UPDATE upload_objects SET bytes = NULL WHERE key = $1");
     pub const OBJECT: Sql = Sql::new(
         "SELECT key, bytes FROM upload_objects WHERE upload = $1 AND kind = $2 AND digest = $3 AND bytes IS NOT NULL
          ORDER BY created_at LIMIT 1",
@@ -121,6 +122,7 @@ pub(super) mod q {
         OVERDUE,
         ADD_OBJECT,
         OBJECT_STORED,
+        OBJECT_DAMAGED,
         OBJECT,
         OBJECTS,
         TAKE_OBJECT
@@ -266,6 +268,11 @@ pub async fn object_stored(tx: &mut Tx, key: &str, bytes: u64) -> Result<bool, E
     Ok(tx.execute(q::OBJECT_STORED, params![key, bytes]).await? == 1)
 }
 
+/// Notes that the object is not what was stored: it counts as one whose bytes never came whole. Its key stays known.
+pub async fn object_damaged(tx: &mut Tx, key: &str) -> Result<(), Error> {
+    tx.execute(q::OBJECT_DAMAGED, params![key]).await.map(drop)
+}
+
 /// The upload's stored tree or layout of this digest, the oldest if it was sent twice.
 pub async fn object(tx: &mut Tx, upload: Uuid, kind: ObjectKind, digest: &Digest) -> Result<Option<Object>, Error> {
     let row = tx.optional(q::OBJECT, params![upload, kind.word(), digest.as_bytes()]).await?;
@@ -277,8 +284,8 @@ pub async fn objects(tx: &mut Tx, upload: Uuid) -> Result<u64, Error> {
     tx.one(q::OBJECTS, params![upload]).await?.get(0)
 }
 
-/// A commit has taken the object over, in the transaction that writes its key into a version or a layout; or the object is
-/// damaged and is forgotten. `false` when there is no such row.
+/// A commit has taken the object over, in the transaction that writes its key into a version or a layout. `false` when there
+/// is no such row.
 pub async fn take_object(tx: &mut Tx, key: &str) -> Result<bool, Error> {
     Ok(tx.execute(q::TAKE_OBJECT, params![key]).await? == 1)
 }

@@ -140,6 +140,9 @@ both_engines! {
         service.run("commit-uploads").await;
         let failed = upload.operation(&operation).await;
         assert_eq!(failed["error"]["code"], "corrupt");
+        let given_up = "SELECT count(*) FROM upload_objects WHERE bytes IS NULL";
+        let known: u64 = service.app().db.read().await.unwrap().one(given_up, Vec::new()).await.unwrap().get(0).unwrap();
+        assert_eq!(known, 2, "their keys stay known");
         upload.describe(&push).await;
         let operation = upload.post("commit", &upload.commit_body(&push)).await.expect(202).text("id");
         service.run("commit-uploads").await;
