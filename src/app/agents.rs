@@ -19,9 +19,10 @@ use jiff::SignedDuration;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::error::{Code, Error, Kind};
+use super::error::{Code, Error, FENCED, Kind};
 use super::jobs::{cut, json, node_of};
 use super::staging::{STAGING_OVER, no_staging, state_of};
+use super::upkeep::pass_over;
 use super::{App, Caller, CallerNode};
 use crate::api::jobs::{Hello, Staging, StagingReport, Welcome, Work, WorkReturn, WorkStaging};
 use crate::db::outbox::NewEvent;
@@ -41,6 +42,8 @@ pub const FENCED: Code = Code::new(Kind::Conflict, "fenced", "the epoch is not t
 pub const BAD_TRANSITION: Code =
     Code::new(Kind::Conflict, "bad_transition", "the report cannot follow the staging's state");
 
+/// Stagings of removed nodes looked up at a time.
+const SWEEP: u32 = 100;
 /// A silent agent's place may be taken after this: two of an agent's long polls of 30 s, each of which is a sign of life.
 const SILENCE: SignedDuration = SignedDuration::from_secs(60);
 
@@ -83,10 +86,6 @@ impl App {
     async fn enrol(&self, tx: &mut Tx, caller: &Caller, node: &CallerNode, public: [u8; 32]) -> Result<String, Error> {
         let key_id = key_id(&public);
         let key = keys::NodeKey { key_id: &key_id, team: caller.team, node: node.id, public_key: public };
-        let mismatch = |detail: String| {
-            let hint = "start the agent with its old cache directory, or remove the node and add it anew";
-            Error::new(KEY_MISMATCH, detail, hint)
-        };
         match keys::of_node(tx, node.id).await? {
             Some(known) if known.public_key == public => Ok(known.key_id),
             Some(known) => {
@@ -96,7 +95,11 @@ impl App {
             }
             None => match keys::enrol_node(tx, &key, self.clock.now()).await {
                 Ok(_) => Ok(key_id),
-                Err(error) if error.is_taken() => Err(mismatch(format!("key `{key_id}` belongs to another node"))),
+                Err(error) if error.is_taken() => {
+                    let detail = format!("key `{key_id}` is another node's, or that of one that was removed");
+                    let hint = "start the agent with a new cache directory: it makes a key there, and a key is one node's for ever";
+                    Err(Error::new(KEY_MISMATCH, detail, hint))
+                }
                 Err(error) => Err(error.into()),
             },
         }
@@ -312,26 +315,33 @@ impl App {
         Ok(row)
     }
 
-    /// Ends what belongs to nodes that were removed: they will never report. Answers how many stagings there were, 100 at
-    /// most; a live one takes two runs, first failed, then cleaned up.
+    /// Ends what belongs to nodes that were removed: they will never report. Answers how many stagings there were; a live one
+    /// takes two runs, first failed, then cleaned up. One that cannot be ended holds up no other.
     pub async fn bury_removed_nodes(&self) -> Result<usize, Error> {
-        let orphans = stagings::of_removed_nodes(&mut self.db.read().await?).await?;
-        for orphan in &orphans {
-            transaction!(self.db, |tx| {
-                let mut job = self.locked_job(tx, orphan.team, orphan.job).await?;
-                let Some(row) = stagings::get(tx, orphan.team, orphan.id).await? else { return Ok(()) };
-                let mut facts = Vec::new();
-                if row.state.is_over() {
-                    self.cleaned_up(tx, &mut job, row, &mut facts).await?;
-                } else {
-                    let mut row = row;
-                    row.error = Some(("node_removed".to_owned(), "the node was removed from the team".to_owned()));
-                    self.move_staging(tx, &job, row, State::Failed, &mut facts).await?;
-                }
-                self.tell(tx, job.team, &facts).await
-            })?;
+        let (mut after, mut count) = (Uuid::nil(), 0);
+        loop {
+            let orphans = stagings::of_removed_nodes(&mut self.db.read().await?, after, SWEEP).await?;
+            let Some((_, _, last)) = orphans.last() else { return Ok(count) };
+            (after, count) = (*last, count + orphans.len());
+            for (team, job, id) in &orphans {
+                pass_over("a removed node's staging", *id, self.bury(*team, *job, *id).await)?;
+            }
         }
-        Ok(orphans.len())
+    }
+
+    async fn bury(&self, team: Uuid, job: Uuid, staging: Uuid) -> Result<(), Error> {
+        transaction!(self.db, |tx| {
+            let mut job = self.locked_job(tx, team, job).await?;
+            let Some(mut row) = stagings::get(tx, team, staging).await? else { return Ok(()) };
+            let mut facts = Vec::new();
+            if row.state.is_over() {
+                self.cleaned_up(tx, &mut job, row, &mut facts).await?;
+            } else {
+                row.error = Some(("node_removed".to_owned(), "the node was removed from the team".to_owned()));
+                self.move_staging(tx, &job, row, State::Failed, &mut facts).await?;
+            }
+            self.tell(tx, job.team, &facts).await
+        })
     }
 }
 

@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use super::error::{Code, Error, Kind};
 use super::jobs::{no_job, over, reason_of, wire_reason};
+use super::upkeep::pass_over;
 use super::{App, Caller, Idempotency, Paging};
 use crate::api::jobs::{GrantLease, Lease, ReleaseReason};
 use crate::api::teams::Page;
@@ -29,7 +30,7 @@ pub const LEASE_HELD: Code = Code::new(Kind::Conflict, "lease_held", "the job ho
 /// For good: grant a new lease, which has a new epoch.
 pub const LEASE_OVER: Code = Code::new(Kind::Conflict, "lease_over", "the lease has ended");
 
-/// Leases ended by one run of the reconciler.
+/// Leases looked up at a time by the reconciler.
 const SWEEP: u32 = 100;
 
 impl App {
@@ -124,14 +125,18 @@ impl App {
         Ok(paging.page(rows.iter().map(document).collect(), |lease: &Lease| lease.epoch.to_string()))
     }
 
-    /// Releases leases whose time has run out, [`SWEEP`] at most; answers how many were found due. May run in several
-    /// replicas at once: each is judged again under its job's lock.
+    /// Releases leases whose time has run out; answers how many were found due. May run in several replicas at once: each is
+    /// judged again under its job's lock. One that cannot be ended holds up no other.
     pub async fn expire_leases(&self) -> Result<usize, Error> {
-        let due = leases::due(&mut self.db.read().await?, self.clock.now(), SWEEP).await?;
-        for (team, job) in &due {
-            self.expire_lease(*team, *job).await?;
+        let (mut after, mut count) = (Uuid::nil(), 0);
+        loop {
+            let due = leases::due(&mut self.db.read().await?, self.clock.now(), after, SWEEP).await?;
+            let Some(last) = due.last() else { return Ok(count) };
+            (after, count) = (last.id, count + due.len());
+            for lease in &due {
+                pass_over("a lease that is over", lease.id, self.expire_lease(lease.team, lease.job).await)?;
+            }
         }
-        Ok(due.len())
     }
 
     /// Judged again under the lock: it may have been renewed or released since it was found.

@@ -7,12 +7,27 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::App;
-use super::error::{Error, UNAVAILABLE};
+use super::error::{Error, Kind, UNAVAILABLE};
 use crate::db::{idempotency, meta};
+use crate::store;
 use crate::transaction;
 
 /// An open upload of the store that is so old is nobody's any more: no object takes a week to be written.
 const ORPHANED: Duration = Duration::from_secs(7 * 24 * 3_600);
+
+/// What becomes of a sweep when one thing of it could not be done: it is passed over and logged for a person, so that it does
+/// not keep the others from being done. Only what every other would meet too, a database or store that does not answer,
+/// ends the sweep.
+pub(super) fn pass_over(what: &str, id: Uuid, done: Result<(), Error>) -> Result<(), Error> {
+    let Err(error) = done else { return Ok(()) };
+    let source = error.source.as_ref().and_then(|source| source.downcast_ref::<store::Error>());
+    let is_its_own = matches!(source, Some(store::Error::Denied { .. })); // an object may be locked by itself
+    if error.kind() == Kind::Unavailable && !is_its_own {
+        return Err(error);
+    }
+    tracing::error!(what, %id, %error, source = error.source.as_ref().map(ToString::to_string), "passed over by a sweep");
+    Ok(())
+}
 
 impl App {
     /// Fails while the service drains or its database does not answer. The store is not asked: without it much can be

@@ -56,11 +56,18 @@ pub async fn update(tx: &mut Tx, lease: &Lease, now: Timestamp) -> Result<(), Er
     tx.execute(q::UPDATE, values).await.map(drop)
 }
 
-/// Unreleased leases whose time has run out: (team, job), oldest first. Not locked: whoever ends one locks the job and
-/// judges again.
-pub async fn due(tx: &mut Tx, now: Timestamp, limit: u32) -> Result<Vec<(Uuid, Uuid)>, Error> {
-    let rows = tx.all(q::DUE, params![now, limit]).await?;
-    rows.iter().map(|row| Ok((row.get(0)?, row.get(1)?))).collect()
+/// An unreleased lease whose time has run out.
+#[derive(Debug, Clone, Copy)]
+pub struct Due {
+    pub id: Uuid,
+    pub team: Uuid,
+    pub job: Uuid,
+}
+
+/// Leases that are due, by their ids, those after `after`. Not locked: whoever ends one locks the job and judges again.
+pub async fn due(tx: &mut Tx, now: Timestamp, after: Uuid, limit: u32) -> Result<Vec<Due>, Error> {
+    let rows = tx.all(q::DUE, params![now, after, limit]).await?;
+    rows.iter().map(|row| Ok(Due { id: row.get(0)?, team: row.get(1)?, job: row.get(2)? })).collect()
 }
 
 fn lease(row: &Row) -> Result<Lease, Error> {
@@ -88,6 +95,6 @@ pub(super) mod q {
         OF_JOB = "SELECT l.id, l.team, l.job, l.node, n.name, l.epoch, l.until, l.released
         FROM leases l JOIN nodes n ON n.id = l.node WHERE l.job = $1 AND l.epoch < $2 ORDER BY l.epoch DESC LIMIT $3";
         UPDATE = "UPDATE leases SET until = $2, released = $3, changed_at = $4 WHERE id = $1";
-        DUE = "SELECT team, job FROM leases WHERE released IS NULL AND until <= $1 ORDER BY until LIMIT $2";
+        DUE = "SELECT id, team, job FROM leases WHERE released IS NULL AND until <= $1 AND id > $2 ORDER BY id LIMIT $3";
     }
 }

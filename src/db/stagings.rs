@@ -126,9 +126,10 @@ pub async fn of_node(tx: &mut Tx, node: Uuid) -> Result<Vec<Staging>, Error> {
     tx.all(q::OF_NODE, params![node]).await?.iter().map(staging).collect()
 }
 
-/// Stagings that nodes removed from their team have not cleaned up after, 100 at most.
-pub async fn of_removed_nodes(tx: &mut Tx) -> Result<Vec<Staging>, Error> {
-    tx.all(q::OF_REMOVED, vec![]).await?.iter().map(staging).collect()
+/// Stagings that nodes removed from their team have not cleaned up after: (team, job, id), oldest first, those after `after`.
+pub async fn of_removed_nodes(tx: &mut Tx, after: Uuid, limit: u32) -> Result<Vec<(Uuid, Uuid, Uuid)>, Error> {
+    let rows = tx.all(q::OF_REMOVED, params![after, limit]).await?;
+    rows.iter().map(|row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).collect()
 }
 
 /// Whether one of the node's stagings that it has not cleaned up after needs this version.
@@ -286,9 +287,10 @@ pub(super) mod q {
         Sql::new(columns!("s.job = $1 AND s.state NOT IN ('failed', 'cancelled', 'released') ORDER BY s.id"));
     pub const PAGE: Sql = Sql::new(columns!("s.job = $1 AND s.id < $2 ORDER BY s.id DESC LIMIT $3"));
     pub const OF_NODE: Sql = Sql::new(columns!("s.node = $1 AND s.cleaned_at IS NULL ORDER BY s.id LIMIT 1000"));
-    pub const OF_REMOVED: Sql = Sql::new(columns!(
-        "n.removed_at IS NOT NULL AND s.cleaned_at IS NULL AND s.node IS NOT NULL ORDER BY s.id LIMIT 100"
-    ));
+    pub const OF_REMOVED: Sql = Sql::new(
+        "SELECT s.team, s.job, s.id FROM stagings s JOIN nodes n ON n.id = s.node
+        WHERE n.removed_at IS NOT NULL AND s.cleaned_at IS NULL AND s.id > $1 ORDER BY s.id LIMIT $2",
+    );
     pub const INSERT: Sql = Sql::new(
         "INSERT INTO stagings (id, team, job, lease, node, state, state_seq, ready_seq, epoch, bytes_total, bytes_done,
         bytes_reused, from_cache, from_peer, from_store, ready_by, created_at, changed_at, claimed_until)

@@ -367,6 +367,41 @@ both_engines! {
         assert_eq!(service.staging(&kept["id"]).await["state"], "near");
     }
 
+    async fn one_bad_row_holds_up_no_other(builder: Builder) {
+        let service = builder.quiet().start().await;
+        let (push, _) = pushed(&service).await;
+        let agent = FakeAgent::start(&service, "n1").await;
+        let mut jobs = Vec::new();
+        for _ in 0..2 {
+            jobs.push(running(&service, &agent, &push, json!({})).await.0);
+        }
+        let unreadable = async |job: &String, spec: &str| {
+            let mut tx = service.app().db.begin().await.unwrap();
+            let before: String = tx.one("SELECT spec FROM jobs WHERE id = $1", dray::params![job]).await.unwrap().get(0).unwrap();
+            tx.execute("UPDATE jobs SET spec = $2 WHERE id = $1", dray::params![job, spec]).await.unwrap();
+            tx.commit().await.unwrap();
+            before
+        };
+        let spec = unreadable(&jobs[0], "{").await;
+        service.clock.advance(Duration::from_secs(3_600));
+        service.run("expire-leases").await;
+        assert_eq!(service.job_state(&jobs[1]).await, "submitted");
+        unreadable(&jobs[0], &spec).await;
+        assert_eq!(service.job_state(&jobs[0]).await, "leased", "and itself is ended when it can be read again");
+        service.run("expire-leases").await;
+        assert_eq!(service.job_state(&jobs[0]).await, "submitted");
+    }
+
+    async fn a_node_that_is_added_anew_needs_a_key_of_its_own(builder: Builder) {
+        let service = builder.quiet().start().await;
+        let mut agent = FakeAgent::start(&service, "n1").await;
+        service.delete("/v1/nodes/n1").await.expect(204);
+        agent.token = service.node("n1").await;
+        let problem = agent.hello(&service).await.problem(409, "key_mismatch");
+        assert!(problem["hint"].as_str().unwrap().contains("new cache directory"), "{problem}");
+        agent.hello_as(&service, "fresh", &[9; 32]).await.expect(200);
+    }
+
     async fn a_repeated_call_is_done_once(builder: Builder) {
         let service = builder.quiet().start().await;
         pushed(&service).await;
