@@ -46,6 +46,20 @@ impl App {
             .map_err(|error| Error::internal("a remembered answer cannot be read").with_source(error))
     }
 
+    /// The same before a use case judges what was said: a repeat is answered as the first call was, though what it names may
+    /// be gone or mean something else by now. Not instead of [`App::replay`] in the transaction: a concurrent call may be
+    /// answered in between.
+    pub(super) async fn answered<T: serde::de::DeserializeOwned>(
+        &self,
+        team: Uuid,
+        call: &Idempotency,
+    ) -> Result<Option<T>, Error> {
+        if call.key.is_none() {
+            return Ok(None);
+        }
+        self.replay(&mut self.db.read().await?, team, call).await
+    }
+
     /// Remembers what this call is answered, secrets that are shown once included. Does nothing without a key. Refusals are
     /// not remembered: a repeat is judged anew.
     pub async fn remember<T: serde::Serialize>(

@@ -46,13 +46,16 @@ struct Resolved {
 impl App {
     /// Declares a job. Everything is judged first: the spec as a whole, then each input's version and path, so that a typing
     /// error is known at once and not on the node. Answered with the callback's secret, which is shown this once (and to a
-    /// repeat with the same Idempotency-Key).
+    /// repeat with the same Idempotency-Key, which is not judged anew).
     pub async fn submit_job(
         self: &Arc<Self>,
         caller: &Caller,
         spec: &JobSpec,
         call: &Idempotency,
     ) -> Result<Job, Error> {
+        if let Some(earlier) = self.answered(caller.team, call).await? {
+            return Ok(earlier);
+        }
         self.check_spec(spec)?;
         let mut resolved = Vec::new();
         for input in spec.work.iter().chain(&spec.data) {

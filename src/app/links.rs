@@ -23,15 +23,21 @@ use super::archives::VersionArchive;
 use super::error::{Code, Error, Kind};
 use super::read::{FoundFile, Plain};
 use super::stored::parse_key;
+use super::upkeep::pass_over;
 use super::{App, Caller, Idempotency};
 use crate::api::links::{ArchiveKind, CreateLink, Link, LinkKind};
 use crate::content::archive::Format;
 use crate::content::path::RelPath;
 use crate::content::tree::Kind as EntryKind;
-use crate::db::{Tx, links, versions};
+use crate::db::{Tx, jobs, links, versions};
 use crate::domain::disposition::{content_disposition, url_segment};
 use crate::store::{Key, SignedUrl};
 use crate::transaction;
+
+/// Topic of whoever deletes exports that are over.
+pub const EXPORTS: &str = "exports";
+/// Ended exports looked up at a time.
+const PAGE: u32 = 100;
 
 /// Longest life of a link: what stores sign for (SigV4 presigning ends at seven days).
 pub const MOST_SECONDS: u64 = 7 * 24 * 3_600;
@@ -90,7 +96,7 @@ impl Target {
 impl App {
     /// Makes a link. `origin` is what the URL begins with. A file is linked as it is, a directory or whole version as an
     /// archive, zip unless said otherwise; measuring it walks the version's tree. The end is the caller's wish, seven days
-    /// if there is none.
+    /// if there is none. A repeat with the same key gets the first answer, whatever `wish` would mean now.
     pub async fn create_link(
         self: &Arc<Self>,
         caller: &Caller,
@@ -98,6 +104,9 @@ impl App {
         call: &Idempotency,
         origin: &str,
     ) -> Result<Link, Error> {
+        if let Some(earlier) = self.answered(caller.team, call).await? {
+            return Ok(earlier);
+        }
         let until = self.link_end(wish.expires_in)?;
         let (version, path) = self.linked(caller, wish).await?;
         let (target, archive) = self.target(&version, path.as_ref(), wish.archive).await?;
@@ -143,6 +152,9 @@ impl App {
     /// Writes the export object and lets the store sign for it. The row comes first, so that a crash leaves nothing unknown:
     /// what was begun is deleted once the link's time is over. The store's URL cannot be looked up at use, so its end is
     /// what the store says, never later than the row's.
+    ///
+    /// Calls that repeat this one while the object is being written each write one of their own; the first to be done is
+    /// the answer of all, and the others' objects are deleted.
     async fn direct_link(
         self: &Arc<Self>,
         caller: &Caller,
@@ -157,13 +169,34 @@ impl App {
             if let Some(earlier) = self.replay::<Link>(tx, caller.team, call).await? {
                 return Ok::<_, Error>(Some(earlier));
             }
+            if !jobs::lock_version(tx, row.version).await? {
+                return Err(Error::not_found("version", row.version, "it was deleted just now"));
+            }
             links::insert(tx, &row).await?;
             Ok(None)
         })?;
         if let Some(earlier) = earlier {
             return Ok(earlier);
         }
-        let mut writer = self.store.writer(&key, target.bytes).await?;
+        let answer = self.export(caller, (&row, &key), target, call).await;
+        if answer.as_ref().ok().is_none_or(|link| link.id != row.id.to_string())
+            && let Err(error) = self.give_up_export(caller, (&row, &key), call).await
+        {
+            tracing::warn!(link = %row.id, %error, "an export nobody is given cannot be deleted; it goes when its link ends");
+        }
+        answer
+    }
+
+    /// Writes the object, then decides in one transaction whether its link is what the call is answered with.
+    /// [`LINK_EXPIRED`] when the link has ended by then. The caller deletes what is no answer.
+    async fn export(
+        self: &Arc<Self>,
+        caller: &Caller,
+        (row, key): (&links::Link, &Key),
+        target: &Target,
+        call: &Idempotency,
+    ) -> Result<Link, Error> {
+        let mut writer = self.store.writer(key, target.bytes).await?;
         let mut bytes = target.read(self, 0..target.bytes);
         while let Some(piece) = bytes.next().await {
             match piece {
@@ -174,8 +207,10 @@ impl App {
                 }
             }
         }
+        // the row names the key again before the object can be there: an ended link's is cleared
+        transaction!(self.db, |tx| self.still_live(tx, row, key).await)?;
         writer.finish().await?;
-        let signed = self.sign_export(&key, &row, target).await?;
+        let signed = self.sign_export(key, row, target).await?;
         let made = Link {
             id: row.id.to_string(),
             url: signed.url.to_string(),
@@ -183,8 +218,42 @@ impl App {
             bytes: row.bytes,
             expires_at: signed.expires_at.min(row.expires_at).to_string(),
         };
-        transaction!(self.db, |tx| self.remember(tx, caller.team, call, &made).await)?;
-        Ok(made)
+        transaction!(self.db, |tx| {
+            if let Some(earlier) = self.replay(tx, caller.team, call).await? {
+                return Ok(earlier);
+            }
+            self.still_live(tx, row, key).await?;
+            self.remember(tx, caller.team, call, &made).await?;
+            Ok::<_, Error>(made.clone())
+        })
+    }
+
+    async fn still_live(&self, tx: &mut Tx, row: &links::Link, key: &Key) -> Result<(), Error> {
+        if links::name_export(tx, row.id, key.as_str(), self.clock.now()).await? {
+            return Ok(());
+        }
+        let hint = "ask for a longer life, or make the link without `direct`";
+        Err(Error::new(LINK_EXPIRED, "it ended while its object was being written", hint))
+    }
+
+    /// Ends a direct link that no caller was given, and deletes its object. Not where the link is the call's answer after
+    /// all, which a lost answer of the database leaves open.
+    async fn give_up_export(
+        &self,
+        caller: &Caller,
+        (row, key): (&links::Link, &Key),
+        call: &Idempotency,
+    ) -> Result<(), Error> {
+        let ended = transaction!(self.db, |tx| {
+            let answer = self.replay::<Link>(tx, caller.team, call).await?;
+            if answer.is_some_and(|link| link.id == row.id.to_string()) {
+                return Ok(false);
+            }
+            links::name_export(tx, row.id, key.as_str(), self.clock.now()).await?;
+            links::revoke(tx, caller.team, row.id, self.clock.now()).await?;
+            Ok::<_, Error>(true)
+        })?;
+        if ended { self.delete_export(row.id, key.as_str()).await } else { Ok(()) }
     }
 
     /// Signs for the rest of the link's life. [`DIRECT_UNSUPPORTED`] where the store cannot sign.
@@ -211,13 +280,18 @@ impl App {
         }
     }
 
-    /// Deletes export objects nobody may read any more, 100 at most; answers how many.
+    /// Deletes export objects nobody may read any more; answers how many there were. One that cannot be deleted is passed
+    /// over until the next run.
     pub async fn delete_ended_exports(&self) -> Result<usize, Error> {
-        let ended = links::ended_exports(&mut self.db.read().await?, self.clock.now(), 100).await?;
-        for (id, export) in &ended {
-            self.delete_export(*id, export).await?;
+        let (mut after, mut count) = (Uuid::nil(), 0);
+        loop {
+            let ended = links::ended_exports(&mut self.db.read().await?, self.clock.now(), after, PAGE).await?;
+            let Some((last, _)) = ended.last() else { return Ok(count) };
+            (after, count) = (*last, count + ended.len());
+            for (id, export) in &ended {
+                pass_over("an ended export", *id, self.delete_export(*id, export).await)?;
+            }
         }
-        Ok(ended.len())
     }
 
     /// Object first, then the row's word: after a crash in between, what is gone is deleted once more.

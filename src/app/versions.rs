@@ -6,13 +6,14 @@
 use uuid::Uuid;
 
 use super::error::{Code, Error, Kind};
+use super::links::EXPORTS;
 use super::stored::{StoredPart, parse_key};
 use super::{App, Caller, Paging};
 use crate::api;
 use crate::api::datasets::LayoutInfo;
 use crate::api::teams::{Page, PageQuery};
-use crate::db::Tx;
 use crate::db::versions::{self, DatasetRow, Version};
+use crate::db::{Tx, links};
 use crate::domain::id::{DatasetName, DatasetRef, VersionNumber};
 use crate::domain::version::{Unresolved, resolve};
 use crate::transaction;
@@ -129,13 +130,21 @@ impl App {
     }
 
     /// Deletes one version. Refused with `in_use` while a job that is not over stages it. Links of ours to it end at once,
-    /// and who reads it is cut off at the next grant or pack.
+    /// direct ones as soon as a reconciler has deleted their objects; who reads it is cut off at the next grant or pack.
     pub async fn delete_version(&self, caller: &Caller, id: Uuid) -> Result<(), Error> {
         transaction!(self.db, |tx| {
             let version = self.version(tx, caller, id).await?;
-            versions::delete(tx, version.id, self.clock.now()).await?;
-            self.not_held_by_jobs(tx, version.id).await
+            self.delete_one(tx, version.id).await
         })
+    }
+
+    async fn delete_one(&self, tx: &mut Tx, id: Uuid) -> Result<(), Error> {
+        let now = self.clock.now();
+        versions::delete(tx, id, now).await?;
+        if links::end_direct(tx, id, now).await? > 0 {
+            tx.notify(EXPORTS);
+        }
+        self.not_held_by_jobs(tx, id).await
     }
 
     /// Deletes every version of a dataset, in transactions of bounded size. Its numbers go on where they were. One that a
@@ -148,8 +157,7 @@ impl App {
                 let Some(dataset) = versions::dataset(tx, caller.team, &name).await? else { return Ok(0) };
                 let ids = versions::some_ids(tx, dataset).await?;
                 for id in &ids {
-                    versions::delete(tx, *id, self.clock.now()).await?;
-                    self.not_held_by_jobs(tx, *id).await?;
+                    self.delete_one(tx, *id).await?;
                 }
                 Ok::<_, Error>(ids.len())
             })?;

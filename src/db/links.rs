@@ -1,7 +1,8 @@
 //! Links for people without an account. A link's row outlives its end, so that its holder is told what happened to it.
 //!
 //! The row of a direct link is written before its export object, so that a crash between the two leaves a key that is known,
-//! and names the key until the object was deleted.
+//! and names the key until the object was deleted. Whoever writes the object says its name again when it is there
+//! ([`name_export`]): the link may have ended meanwhile.
 
 use jiff::Timestamp;
 use uuid::Uuid;
@@ -67,10 +68,24 @@ pub async fn live_of_version(tx: &mut Tx, version: Uuid, now: Timestamp) -> Resu
     tx.all(q::LIVE, params![version, now]).await?.iter().map(link).collect()
 }
 
-/// Export objects nobody may read any more: (link, key), in no order. Found until [`export_gone`] was said, so deleting one
-/// may be tried any number of times.
-pub async fn ended_exports(tx: &mut Tx, now: Timestamp, limit: u32) -> Result<Vec<(Uuid, String)>, Error> {
-    let rows = tx.all(q::ENDED, params![now, limit]).await?;
+/// Says that the object under `key` is the link's and may be there, also where [`export_gone`] was said of it. `false` when
+/// the link has ended: then the object is to be deleted.
+pub async fn name_export(tx: &mut Tx, id: Uuid, key: &str, now: Timestamp) -> Result<bool, Error> {
+    let row = tx.one(q::NAME, params![id, key]).await?;
+    let (until, revoked): (Timestamp, Option<Timestamp>) = (row.get(0)?, row.get(1)?);
+    Ok(until > now && revoked.is_none())
+}
+
+/// Ends the direct links to a version that is deleted: their objects are copies of it. Links of ours need none of this, as
+/// they are looked up at every use.
+pub async fn end_direct(tx: &mut Tx, version: Uuid, now: Timestamp) -> Result<u64, Error> {
+    tx.execute(q::END_DIRECT, params![version, now]).await
+}
+
+/// Export objects nobody may read any more: (link, key), by the links' ids, those after `after`. Found until [`export_gone`]
+/// was said, so deleting one may be tried any number of times.
+pub async fn ended_exports(tx: &mut Tx, now: Timestamp, after: Uuid, limit: u32) -> Result<Vec<(Uuid, String)>, Error> {
+    let rows = tx.all(q::ENDED, params![now, after, limit]).await?;
     rows.iter().map(|row| Ok((row.get(0)?, row.get(1)?))).collect()
 }
 
@@ -105,7 +120,10 @@ pub(super) mod q {
         REVOKE = "UPDATE links SET revoked_at = COALESCE(revoked_at, $3) WHERE team = $1 AND id = $2 RETURNING export";
         LIVE = "SELECT id, team, version, path, archive, name, kind, bytes, export, created_at, expires_at, revoked_at
         FROM links WHERE version = $1 AND expires_at > $2 AND revoked_at IS NULL ORDER BY id DESC LIMIT 100";
-        ENDED = "SELECT id, export FROM links WHERE export IS NOT NULL AND (expires_at <= $1 OR revoked_at IS NOT NULL) LIMIT $2";
+        NAME = "UPDATE links SET export = $2 WHERE id = $1 RETURNING expires_at, revoked_at";
+        END_DIRECT = "UPDATE links SET revoked_at = $2 WHERE version = $1 AND kind = 'direct' AND revoked_at IS NULL";
+        ENDED = "SELECT id, export FROM links WHERE export IS NOT NULL AND (expires_at <= $1 OR revoked_at IS NOT NULL) AND id > $2
+        ORDER BY id LIMIT $3";
         GONE = "UPDATE links SET export = NULL WHERE id = $1";
     }
 }

@@ -26,7 +26,8 @@ pub fn reconcilers(replica: Uuid) -> Vec<Task> {
             .woken_by("deliveries"),
         Task::new("bury-removed-nodes", SECOND * 60, |app| async move { app.bury_removed_nodes().await.map(drop) })
             .woken_by("nodes"),
-        Task::new("delete-exports", SECOND * 60, |app| async move { app.delete_ended_exports().await.map(drop) }),
+        Task::new("delete-exports", SECOND * 60, |app| async move { app.delete_ended_exports().await.map(drop) })
+            .woken_by(crate::app::links::EXPORTS),
         Task::new(
             "forget-answers",
             Duration::from_secs(3_600),

@@ -4,12 +4,15 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use dray::store::{Kind, Prefix};
+use futures::TryStreamExt;
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::both_engines;
 use crate::support::data::{Files, noise};
-use crate::support::service::{Answer, TestService};
+use crate::support::fault_proxy::{Fault, FaultProxy, Rule};
+use crate::support::service::{Answer, Builder, TestService};
 
 fn files() -> Files {
     Files::default()
@@ -196,6 +199,87 @@ both_engines! {
         service.delete(&format!("/v1/links/{}", link["id"].as_str().unwrap())).await.expect(204);
         assert!(client.get(url).send().await.unwrap().status().is_client_error(), "gone with its export object");
     }
+
+    async fn a_direct_link_goes_with_its_version(builder: Builder) {
+        let Some(s3) = crate::support::s3() else { return };
+        let store = crate::support::stores::s3_settings(&s3, &s3.endpoint);
+        let service = builder.quiet().settings(|settings| settings.store = store).start().await;
+        crate::support::client::set_clock(&service);
+        pushed(&service).await;
+        let link = link(&service, "day-1/a.mp4", json!({ "direct": true })).await.expect(201).json();
+        let client = reqwest::Client::builder().no_proxy().build().unwrap();
+        let url = link["url"].as_str().unwrap();
+        assert_eq!(client.get(url).send().await.unwrap().status(), 200);
+        service.delete("/v1/datasets?name=w/cams").await.expect(204);
+        service.run("delete-exports").await;
+        assert!(client.get(url).send().await.unwrap().status().is_client_error(), "its object is a copy of the version");
+        assert_eq!(exports(&service).await, (0, 0));
+    }
+
+    async fn direct_links_asked_for_together_are_one(builder: Builder) {
+        let Some((service, proxy)) = proxied(builder).await else { return };
+        pushed(&service).await;
+        proxy.on(Rule::new("PUT", "/exports/").times(1).does(Fault::Delay(Duration::from_secs(1))));
+        let ask = || async {
+            let wish = json!({ "ref": "w/cams", "path": "day-1/a.mp4", "direct": true });
+            let request = service.request(Method::POST, "/v1/links", &service.admin).header("idempotency-key", "one");
+            Answer::of(request.json(&wish).send().await.unwrap()).await.expect(201).json()
+        };
+        let repeat = async {
+            proxy.wait(|seen| seen.method == "PUT" && seen.target.contains("/exports/"), 1).await;
+            ask().await
+        };
+        let (first, second) = tokio::join!(ask(), repeat);
+        assert_eq!(first, second, "one answer");
+        assert_eq!(first, ask().await);
+        assert_eq!(exports(&service).await, (1, 1), "and one object");
+    }
+
+    async fn an_export_whose_link_ends_while_it_is_written_is_not_kept(builder: Builder) {
+        let Some((service, proxy)) = proxied(builder).await else { return };
+        pushed(&service).await;
+        proxy.on(Rule::new("PUT", "/exports/").times(1).does(Fault::Delay(Duration::from_secs(3))));
+        let ends = async {
+            proxy.wait(|seen| seen.method == "PUT" && seen.target.contains("/exports/"), 1).await;
+            service.clock.advance(Duration::from_secs(61));
+            service.run("delete-exports").await; // nothing is there yet, and the row is cleared
+        };
+        let (answer, ()) = tokio::join!(link(&service, "day-1/a.mp4", json!({ "direct": true, "expires_in": 60 })), ends);
+        answer.problem(410, "link_expired");
+        assert_eq!(exports(&service).await, (0, 0));
+    }
+
+    async fn a_repeat_is_answered_whatever_has_become_of_the_version(builder: Builder) {
+        let service = builder.quiet().start().await;
+        pushed(&service).await;
+        let ask = || async {
+            let wish = json!({ "ref": "w/cams", "path": "notes.txt" });
+            let request = service.request(Method::POST, "/v1/links", &service.admin).header("idempotency-key", "one");
+            Answer::of(request.json(&wish).send().await.unwrap()).await.expect(201).json()
+        };
+        let first = ask().await;
+        service.delete("/v1/datasets?name=w/cams").await.expect(204);
+        assert_eq!(ask().await, first);
+    }
+}
+
+/// A quiet service whose bucket is reached through a proxy.
+async fn proxied(builder: Builder) -> Option<(TestService, FaultProxy)> {
+    let s3 = crate::support::s3()?;
+    let proxy = FaultProxy::start(s3.endpoint.trim_start_matches("http://")).await;
+    let store = crate::support::stores::s3_settings(&s3, &proxy.url());
+    let service = builder.quiet().settings(|settings| settings.store = store).start().await;
+    crate::support::client::set_clock(&service);
+    Some((service, proxy))
+}
+
+/// Export objects that rows name, and that are in the store.
+async fn exports(service: &TestService) -> (u64, usize) {
+    let app = service.app();
+    let named = "SELECT count(*) FROM links WHERE export IS NOT NULL";
+    let named = app.db.read().await.unwrap().one(named, Vec::new()).await.unwrap().get(0).unwrap();
+    let stored: Vec<_> = app.store.list(Prefix::all(Kind::Export)).try_collect().await.unwrap();
+    (named, stored.len())
 }
 
 async fn link_part(service: &TestService, kind: &str) -> Vec<u8> {

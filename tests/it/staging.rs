@@ -415,5 +415,9 @@ both_engines! {
         assert!(first["callback_secret"].as_str().unwrap().starts_with("whsec_"));
         let shown = service.get(&format!("/v1/jobs/{}", first["id"].as_str().unwrap())).await.expect(200).json();
         assert_eq!(shown["callback_secret"], Value::Null, "shown once");
+        service.delete(&format!("/v1/jobs/{}", first["id"].as_str().unwrap())).await.expect(200);
+        service.delete(&format!("/v1/datasets?name={DATASET}")).await.expect(204);
+        let again: Value = submit().await.unwrap().json().await.unwrap();
+        assert_eq!(first, again, "though it could not be submitted now");
     }
 }
