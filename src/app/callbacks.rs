@@ -9,6 +9,7 @@
 use std::sync::Arc;
 
 use jiff::SignedDuration;
+use zeroize::Zeroizing;
 
 use super::App;
 use super::error::Error;
@@ -33,11 +34,12 @@ impl App {
         transaction!(self.db, |tx| outbox::claim(tx, now, until, limit).await.map_err(Error::from))
     }
 
-    /// Attempts one claimed delivery and writes how it went, in one transaction after the attempt. 410 disables the job's
-    /// callback for good and buries what still waits. An error means that the outcome could not be written, or that the
-    /// delivery could not be put together: the claim runs out, and it is attempted again.
+    /// Attempts one claimed delivery and writes how it went, in one transaction after the attempt; nothing is written when
+    /// the claim has run out and another has it. 410 disables the job's callback for good and buries what still waits. One
+    /// that cannot be put together counts as a failed attempt, so that it comes to an end. An error means that the outcome
+    /// could not be written: the claim runs out, and it is attempted again.
     pub async fn attempt_delivery(&self, claimed: &Claimed) -> Result<(), Error> {
-        let outcome = self.deliver(claimed).await?;
+        let outcome = self.deliver(claimed).await;
         let (id, job) = (claimed.event.id, claimed.event.job);
         let now = self.clock.now();
         let gone = "the receiver answered 410: it wants nothing more of this job";
@@ -48,12 +50,13 @@ impl App {
                 tracing::warn!(event = %id, %job, reason, attempt = claimed.attempts + 1, "callback failed")
             }
         }
-        transaction!(self.db, |tx| {
-            match &outcome {
-                Outcome::Delivered => outbox::settle(tx, id, &Ending::Delivered, now).await?,
+        let settled = transaction!(self.db, |tx| {
+            let settled = match &outcome {
+                Outcome::Delivered => outbox::settle(tx, claimed, &Ending::Delivered, now).await?,
                 Outcome::Gone => {
                     jobs::disable_callback(tx, job).await?;
                     outbox::bury(tx, job, gone).await?;
+                    true
                 }
                 Outcome::Failed { reason, retry_after } => {
                     let jitter = self.ids.secret()[0];
@@ -63,29 +66,45 @@ impl App {
                         Some(at) => Ending::Later { at, error: reason },
                         None => Ending::Dead { error: reason },
                     };
-                    outbox::settle(tx, id, &ending, now).await?;
+                    outbox::settle(tx, claimed, &ending, now).await?
                 }
-            }
+            };
             tx.notify("deliveries");
-            Ok::<_, Error>(())
-        })
+            Ok::<_, Error>(settled)
+        })?;
+        if !settled {
+            tracing::info!(event = %id, %job, "an attempt outlived its claim; a later one says how it went");
+        }
+        Ok(())
     }
 
     /// One POST, with the event's document as it is to poll and the job's own secret. Attempts of one
     /// event differ by their time and its signature alone.
-    async fn deliver(&self, claimed: &Claimed) -> Result<Outcome, Error> {
-        let document = super::events::document(&claimed.event, &self.origin)?;
-        let body = super::jobs::json(&document)?;
-        let secret = self.keys.open_sealed(super::jobs::CALLBACK, &claimed.secret)?;
+    async fn deliver(&self, claimed: &Claimed) -> Outcome {
+        let (id, job) = (claimed.event.id.to_string(), claimed.event.job);
+        let (body, secret) = match self.put_together(claimed) {
+            Ok(both) => both,
+            Err(error) => {
+                tracing::error!(event = %id, %job, %error, "an event cannot be put together for its callback");
+                let reason = "the service could not put the event together; its log says why".to_owned();
+                return Outcome::Failed { reason, retry_after: None };
+            }
+        };
         let attempt = Attempt {
             url: &claimed.url,
             secret: &secret,
-            id: &document.id,
+            id: &id,
             now: self.clock.now(),
             content_type: CLOUDEVENTS_JSON,
             body: body.as_bytes(),
         };
-        Ok(self.webhooks.deliver(attempt).await)
+        self.webhooks.deliver(attempt).await
+    }
+
+    /// The body and the secret it is signed with.
+    fn put_together(&self, claimed: &Claimed) -> Result<(String, Zeroizing<Vec<u8>>), Error> {
+        let body = super::jobs::json(&super::events::document(&claimed.event, &self.origin)?)?;
+        Ok((body, self.keys.open_sealed(super::jobs::CALLBACK, &claimed.secret)?))
     }
 
     /// Delivers until nothing is due. New events are taken up as they come, while slow receivers are still waited for. When

@@ -61,6 +61,8 @@ pub struct Claimed {
     pub attempts: u32,
     /// Sealed; empty when the job has none.
     pub secret: Vec<u8>,
+    /// The claim's end; also what tells it from an earlier and a later one of the same delivery.
+    pub until: Timestamp,
 }
 
 /// A delivery's row.
@@ -137,20 +139,22 @@ pub async fn claim(tx: &mut Tx, now: Timestamp, until: Timestamp, limit: u32) ->
             url: row.get(7)?,
             attempts: row.get(8)?,
             secret: row.get::<Option<Vec<u8>>>(9)?.unwrap_or_default(),
+            until: row.get(10)?,
         });
     }
     Ok(claimed)
 }
 
-/// Writes how an attempt ended and gives the claim back. Nothing happens when it was delivered or given up meanwhile. Not
-/// fenced by the claim: an attempt that outlives its claim may still say how it went.
-pub async fn settle(tx: &mut Tx, event: Uuid, ending: &Ending<'_>, now: Timestamp) -> Result<(), Error> {
+/// Writes how an attempt ended and gives the claim back. `false`, and nothing changed, when the delivery was given up or
+/// claimed anew meanwhile: the later attempt says how it went, and until then the job's next event waits. An attempt that
+/// outlives its claim may settle as long as nobody has claimed the delivery since.
+pub async fn settle(tx: &mut Tx, claimed: &Claimed, ending: &Ending<'_>, now: Timestamp) -> Result<bool, Error> {
     let (state, error, next) = match ending {
         Ending::Delivered => ("delivered", None, now),
         Ending::Later { at, error } => ("pending", Some(*error), *at),
         Ending::Dead { error } => ("dead", Some(*error), now),
     };
-    tx.execute(q::SETTLE, params![event, state, error, next]).await.map(drop)
+    Ok(tx.execute(q::SETTLE, params![claimed.event.id, state, error, next, claimed.until]).await? == 1)
 }
 
 /// Gives up whatever still waits for this job's callback, attempts under way included; their settling then changes nothing.
@@ -232,9 +236,10 @@ pub(super) mod q {
                         SELECT 1 FROM deliveries e WHERE e.job = d.job AND e.state = 'pending' AND e.seq < d.seq)
                 ) due WHERE place <= $3 ORDER BY next_at LIMIT $4)
             FOR UPDATE SKIP LOCKED) RETURNING event";
-        CLAIMED = "SELECT e.id, e.seq, e.job, e.kind, e.at, e.data, d.team, d.url, d.attempts - 1, j.callback_secret
+        CLAIMED = "SELECT e.id, e.seq, e.job, e.kind, e.at, e.data, d.team, d.url, d.attempts - 1, j.callback_secret, d.claimed_until
         FROM deliveries d JOIN events e ON e.id = d.event JOIN jobs j ON j.id = d.job WHERE d.event = $1";
-        SETTLE = "UPDATE deliveries SET state = $2, last_error = $3, next_at = $4, claimed_until = 0 WHERE event = $1 AND state = 'pending'";
+        SETTLE = "UPDATE deliveries SET state = $2, last_error = $3, next_at = $4, claimed_until = 0
+        WHERE event = $1 AND state = 'pending' AND claimed_until = $5";
         BURY = "UPDATE deliveries SET state = 'dead', last_error = $2, claimed_until = 0 WHERE job = $1 AND state = 'pending'";
         REPLAY = "UPDATE deliveries SET state = 'pending', attempts = 0, next_at = $3, claimed_until = 0 WHERE team = $1 AND event = $2
         AND state <> 'pending'";

@@ -83,6 +83,15 @@ async fn quiet(builder: crate::support::service::Builder) -> TestService {
     service
 }
 
+/// Puts another sealed secret in place of every job's; answers what it was.
+async fn set_secret(service: &TestService, sealed: Vec<u8>) -> Vec<u8> {
+    let mut tx = service.app().db.begin().await.unwrap();
+    let before = tx.one("SELECT callback_secret FROM jobs", Vec::new()).await.unwrap().get(0).unwrap();
+    tx.execute("UPDATE jobs SET callback_secret = $1", dray::params![sealed.as_slice()]).await.unwrap();
+    tx.commit().await.unwrap();
+    before
+}
+
 async fn deliveries(service: &TestService, job: &str) -> Vec<Value> {
     let page = service.get(&format!("/v1/webhooks/deliveries?job={job}")).await.expect(200).json();
     page["items"].as_array().unwrap().clone()
@@ -158,6 +167,44 @@ both_engines! {
         assert_eq!(deliveries(&service, &job).await[0]["state"], "delivered");
         let unknown = format!("/v1/webhooks/deliveries/{job}/replay");
         service.post(&unknown, &Value::Null).await.expect(404);
+    }
+
+    async fn what_cannot_be_put_together_comes_to_an_end(builder: Builder) {
+        let service = quiet(builder).await;
+        let receiver = Receiver::start(&[], MANY).await;
+        let (job, _) = calling(&service, &receiver.url).await;
+        service.stage(&job, "").await.expect(201);
+        let secret = set_secret(&service, b"opens with no key".to_vec()).await;
+        for _ in 0..10 {
+            service.run("deliver-callbacks").await;
+            service.clock.advance(Duration::from_secs(27 * 3_600));
+        }
+        let all = deliveries(&service, &job).await;
+        assert_eq!((&all[1]["state"], &all[1]["attempts"], receiver.heard().len()), (&json!("dead"), &json!(10), 0));
+        assert!(all[1]["last_error"].as_str().unwrap().contains("put the event together"), "{}", all[1]);
+        set_secret(&service, secret).await;
+        service.run("deliver-callbacks").await;
+        assert_eq!(receiver.kinds(), ["dray.staging.accepted.v1"], "the job's next event goes on");
+    }
+
+    async fn an_attempt_that_outlives_its_claim_settles_nothing(builder: Builder) {
+        let service = quiet(builder).await;
+        let receiver = Receiver::start(&[], MANY).await;
+        let (job, _) = calling(&service, &receiver.url).await;
+        service.stage(&job, "").await.expect(201);
+        let app = service.app();
+        let late = app.claim_deliveries(10).await.unwrap().remove(0);
+        service.clock.advance(Duration::from_secs(61));
+        let present = app.claim_deliveries(10).await.unwrap().remove(0);
+        assert_eq!(present.event.id, late.event.id, "taken over");
+        app.attempt_delivery(&late).await.unwrap();
+        assert!(app.claim_deliveries(10).await.unwrap().is_empty(), "one of a job at a time");
+        app.attempt_delivery(&present).await.unwrap();
+        let next = app.claim_deliveries(10).await.unwrap().remove(0);
+        // nobody has claimed it since: late is as good as in time
+        service.clock.advance(Duration::from_secs(61));
+        app.attempt_delivery(&next).await.unwrap();
+        assert!(deliveries(&service, &job).await.iter().all(|delivery| delivery["state"] == "delivered"));
     }
 
     async fn a_receiver_that_is_gone_is_left_alone(builder: Builder) {
