@@ -138,7 +138,9 @@ impl App {
             subtree,
             leaders: Leaders::default(),
         };
+        let turn = self.data.look_up().await.map_err(|error| Error::internal("no more walks").with_source(error))?;
         let measured = spawn_blocking(move || {
+            let _turn = turn;
             let packs = entries.survey().map_err(refused)?;
             let archive = Archive::measure(format, entries).map_err(unmade)?;
             Ok::<_, Error>(VersionArchive { archive, source: Source { layout, packs } })

@@ -25,9 +25,12 @@ pub const TEAM_BODIES_MIB: usize = 96;
 const LOCAL_BODY_MIB: u64 = 6;
 /// The same with a bucket, where two parts are held.
 const BUCKET_BODY_MIB: u64 = 20;
-/// Plans of stagings that have whole trees walked at a time; the others wait. Each tree that is open holds a zstd window of
-/// up to 8 MiB.
+/// Stagings' inputs, and plans of them, that have whole trees walked at a time; the others wait. Each tree that is open holds
+/// a zstd window of up to 8 MiB, and a walk has one tree open, or one with its layout.
 pub const WALKS: usize = 4;
+/// The same for requests that look for a path or measure an archive. Apart from the others, so that whoever has a link holds
+/// up no staging.
+pub const LOOK_UPS: usize = 8;
 /// Memory of cached pack indexes, as they are counted by [`index_cost`].
 pub const INDEX_CACHE_BYTES: usize = 24 << 20;
 /// Keys reserved by one transaction: one trip to the counter's row for so many packs, against as many orphans when the
@@ -45,6 +48,7 @@ pub struct Data {
     body_mib: u64,
     bodies: Arc<Semaphore>,
     walks: Arc<Semaphore>,
+    look_ups: Arc<Semaphore>,
     team_bodies: Mutex<HashMap<Uuid, Weak<Semaphore>>>,
     pub(super) indexes: IndexCache,
     arriving: Mutex<Arriving>,
@@ -58,6 +62,7 @@ impl Data {
             body_mib: if store.is_local() { LOCAL_BODY_MIB } else { BUCKET_BODY_MIB },
             bodies: Arc::new(Semaphore::new(BODIES_MIB)),
             walks: Arc::new(Semaphore::new(WALKS)),
+            look_ups: Arc::new(Semaphore::new(LOOK_UPS)),
             team_bodies: Mutex::default(),
             indexes: IndexCache::new(INDEX_CACHE_BYTES),
             arriving: Mutex::default(),
@@ -69,6 +74,12 @@ impl Data {
     /// it. The error says that the semaphore was closed, which nobody does.
     pub(super) async fn walk(&self) -> Result<Arc<OwnedSemaphorePermit>, AcquireError> {
         self.walks.clone().acquire_owned().await.map(Arc::new)
+    }
+
+    /// Waits for a turn to walk one version's documents for a request. As [`Data::walk`]; whoever holds the one does not wait
+    /// for the other.
+    pub(super) async fn look_up(&self) -> Result<OwnedSemaphorePermit, AcquireError> {
+        self.look_ups.clone().acquire_owned().await
     }
 
     /// Waits until there is memory for a body of `length` bytes of this team; holds that until dropped. First come, first

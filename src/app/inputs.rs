@@ -19,19 +19,19 @@ use tokio::sync::OwnedSemaphorePermit;
 use uuid::Uuid;
 
 use super::App;
-use super::error::{Code, Error, Kind};
+use super::error::{CORRUPT, Code, Error, Kind};
 use super::jobs::spec_of;
-use super::stored::parse_key;
+use super::stored::{Document, parse_key};
 use crate::api::jobs::InputSpec;
 use crate::content::digest::Digest;
-use crate::content::layout::Line;
-use crate::content::merge::Merged;
+use crate::content::layout::{self, Line};
+use crate::content::merge::{self, Merged};
 use crate::content::path::RelPath;
-use crate::content::tree::{Counts, Kind as EntryKind, TreeReader};
+use crate::content::tree::{self, Counts, Kind as EntryKind, TreeReader};
 use crate::db::stagings::{self, Claim, Expected, StoredPack};
 use crate::db::versions::Version;
 use crate::db::{jobs, versions};
-use crate::domain::selection::{self, OutsideLinks, Selection, staged_tree};
+use crate::domain::selection::{self, OutsideLinks, Selection, staged_tree_of};
 use crate::domain::staging::State;
 use crate::store;
 use crate::transaction;
@@ -96,7 +96,7 @@ impl App {
     }
 
     /// A failed look is a warning in the log and never an error of the reconciler, so that one staging does not hold up the
-    /// others.
+    /// others. Only what may pass fails a look: damage ends the staging.
     async fn look_or_retry(self: &Arc<Self>, team: Uuid, id: Uuid) -> Result<(), Error> {
         let Some(row) = stagings::get(&mut self.db.read().await?, team, id).await? else { return Ok(()) };
         match self.look_into(&row).await {
@@ -110,10 +110,16 @@ impl App {
     }
 
     /// Computes what a staging must bring and, without a node, whether it is near; writes what was found under the job's
-    /// lock, unless the staging has ended or is `near` meanwhile. An error changes nothing: the look is made again.
+    /// lock, unless the staging has ended or is `near` meanwhile. Inputs that are damaged are found too, and fail the
+    /// staging. An error changes nothing: the look is made again.
     pub(super) async fn look_into(self: &Arc<Self>, row: &stagings::Staging) -> Result<(), Error> {
         let found = match self.sources(row).await? {
-            Ok(sources) => self.look_at(row, sources).await?,
+            Ok(sources) => match self.look_at(row, sources).await {
+                Err(Error { code, detail, .. }) if code.kind == Kind::Corrupt => {
+                    Found::Refused(Refused { code: code.code, detail })
+                }
+                looked => looked?,
+            },
             Err(refused) => refused,
         };
         transaction!(self.db, |tx| {
@@ -179,7 +185,8 @@ impl App {
                 }
             }
         }
-        Ok(match self.staged_of(sources, None).await? {
+        let turn = self.data.walk().await.map_err(|error| Error::internal("no more walks").with_source(error))?;
+        Ok(match self.staged_of(sources, turn).await? {
             Ok((tree, counts)) => {
                 Found::Expected(Expected { tree: *tree.as_bytes(), files: counts.files, bytes: counts.bytes })
             }
@@ -192,35 +199,22 @@ impl App {
     pub(super) async fn staged_of(
         self: &Arc<Self>,
         sources: Vec<Source>,
-        turn: Option<Arc<OwnedSemaphorePermit>>,
+        turn: Arc<OwnedSemaphorePermit>,
     ) -> Result<Result<(Digest, Counts), Refused>, Error> {
-        let handle = Handle::current();
-        let opened: Vec<_> = sources.into_iter().map(|source| (source.version.tree_key, source.selection)).collect();
-        let app = self.clone();
+        let (app, handle) = (self.clone(), Handle::current());
         let walked = tokio::task::spawn_blocking(move || {
             let _turn = turn;
-            let mut inputs = Vec::with_capacity(opened.len());
-            for (key, selection) in opened {
-                let read = || Ok::<_, Error>(TreeReader::open(app.open_document(&handle, &key)?));
-                let weighed = match selection.needs_weighing() {
-                    true => read()?.map_err(selection::Error::Tree).and_then(|tree| selection.weigh(tree)),
-                    false => Ok(selection),
-                };
-                match (weighed, read()?.map_err(selection::Error::Tree)) {
-                    (Ok(selection), Ok(tree)) => inputs.push((selection, tree)),
-                    (Err(error), _) | (_, Err(error)) => return Ok(Err(error)),
-                }
-            }
-            Ok::<_, Error>(staged_tree(inputs))
+            walk(&app, &handle, sources)
         });
         let walked =
             walked.await.map_err(|error| Error::internal("the walk of a tree ended early").with_source(error))?;
-        let (code, error) = match walked? {
+        let (code, error) = match walked {
             Ok(staged) => return Ok(Ok(staged)),
-            Err(selection::Error::Tree(error)) => return Err(damaged("tree", error)),
-            Err(error @ selection::Error::OutsideLink { .. }) => ("outside_links", error),
-            Err(error @ selection::Error::NoSuchPath(_)) => ("path_not_found", error),
-            Err(error) => ("bad_job", error),
+            Err(Stop::Unread(error)) => return Err(error),
+            Err(Stop::Job(selection::Error::Tree(error))) => return Err(damaged("tree", error.into())),
+            Err(Stop::Job(error @ selection::Error::OutsideLink { .. })) => ("outside_links", error),
+            Err(Stop::Job(error @ selection::Error::NoSuchPath(_))) => ("path_not_found", error),
+            Err(Stop::Job(error)) => ("bad_job", error),
         };
         Ok(Err(Refused { code, detail: error.to_string() }))
     }
@@ -262,8 +256,11 @@ impl App {
         let handle = Handle::current();
         let ids: HashSet<[u8; 32]> = missing.iter().filter_map(|pack| pack.id).collect();
         let (app, tree, layout) = (self.clone(), version.tree_key.clone(), version.layout.key.clone());
+        let turn = self.data.walk().await.map_err(|error| Error::internal("no more walks").with_source(error))?;
         let walked = tokio::task::spawn_blocking(move || {
-            let pairs = Merged::open(app.open_document(&handle, &tree)?, app.open_document(&handle, &layout)?);
+            let _turn = turn;
+            let tree = open(&app, &handle, "tree", &tree)?;
+            let pairs = Merged::open(tree, open(&app, &handle, "layout", &layout)?);
             let pairs = pairs.map_err(|error| damaged("layout", error))?;
             let lost: Vec<bool> = pairs.packs().iter().map(|pack| ids.contains(pack.as_bytes())).collect();
             let mut files: Vec<RelPath> = Vec::new();
@@ -301,10 +298,12 @@ impl App {
     /// tree up to it on the blocking pool.
     pub(super) async fn kind_of(self: &Arc<Self>, version: &Version, path: &RelPath) -> Result<EntryKind, Error> {
         let (app, handle, key, wanted) = (self.clone(), Handle::current(), version.tree_key.clone(), path.clone());
+        let turn = self.data.look_up().await.map_err(|error| Error::internal("no more walks").with_source(error))?;
         let walked = tokio::task::spawn_blocking(move || {
-            let tree = TreeReader::open(app.open_document(&handle, &key)?);
-            for entry in tree.map_err(|error| damaged("tree", error))? {
-                let entry = entry.map_err(|error| damaged("tree", error))?;
+            let _turn = turn;
+            let tree = TreeReader::open(open(&app, &handle, "tree", &key)?);
+            for entry in tree.map_err(|error| damaged("tree", error.into()))? {
+                let entry = entry.map_err(|error| damaged("tree", error.into()))?;
                 if entry.path >= wanted {
                     return Ok((entry.path == wanted).then_some(entry.kind));
                 }
@@ -322,18 +321,68 @@ impl App {
     }
 }
 
-/// A version's tree or layout cannot be decoded: push the dataset again and submit with the new version.
-pub const DAMAGED: Code = Code::new(Kind::Corrupt, "corrupt", "stored bytes are not what was stored");
 /// A symlink at the path counts as nothing there: it is not followed.
 pub const PATH_NOT_FOUND: Code = Code::new(Kind::NotFound, "path_not_found", "the version has no such path");
 
-fn damaged(what: &'static str, error: impl std::error::Error + Send + Sync + 'static) -> Error {
-    Error::new(
-        DAMAGED,
-        format!("the {what} of an input cannot be read"),
-        "push the dataset again, and submit the job with the new version",
-    )
-    .with_source(error)
+/// Why a walk over the inputs ended early.
+enum Stop {
+    /// A tree could not be opened.
+    Unread(Error),
+    Job(selection::Error),
+}
+
+impl From<selection::Error> for Stop {
+    fn from(error: selection::Error) -> Self {
+        Self::Job(error)
+    }
+}
+
+/// Walks the trees one after the other, so that one is open at a time. Blocks.
+fn walk(app: &App, handle: &Handle, sources: Vec<Source>) -> Result<(Digest, Counts), Stop> {
+    let read = |key: &str| {
+        let tree = open(app, handle, "tree", key).map_err(Stop::Unread)?;
+        TreeReader::open(tree).map_err(|error| Stop::Job(selection::Error::Tree(error)))
+    };
+    let read = &read;
+    let mut inputs = Vec::with_capacity(sources.len());
+    for Source { version, selection } in sources {
+        let selection = match selection.needs_weighing() {
+            true => selection.weigh(read(&version.tree_key)?)?,
+            false => selection,
+        };
+        inputs.push((selection, move || read(&version.tree_key)));
+    }
+    staged_tree_of(inputs)
+}
+
+/// Opens a document of a version. One that the store does not have is as damaged as one that cannot be decoded.
+fn open(app: &App, handle: &Handle, what: &'static str, key: &str) -> Result<Document, Error> {
+    app.open_document(handle, key).map_err(|error| {
+        let source = error.source.as_ref().and_then(|source| source.downcast_ref::<store::Error>());
+        match source {
+            Some(store::Error::NotFound { .. }) => corrupt(what, error),
+            _ => error,
+        }
+    })
+}
+
+/// What a failed read of a document means. An error of the store comes inside an `io::Error` and is the store's still.
+fn damaged(what: &'static str, error: merge::Error) -> Error {
+    match error {
+        merge::Error::Tree(tree::Error::Io(source)) | merge::Error::Layout(layout::Error::Io(source)) => {
+            match source.downcast::<store::Error>() {
+                Ok(error) => error.into(),
+                Err(source) => corrupt(what, source),
+            }
+        }
+        error => corrupt(what, error),
+    }
+}
+
+/// For good: push the dataset again and submit with the new version.
+fn corrupt(what: &'static str, error: impl std::error::Error + Send + Sync + 'static) -> Error {
+    let hint = "push the dataset again, and submit the job with the new version";
+    Error::new(CORRUPT, format!("the {what} of an input cannot be read"), hint).with_source(error)
 }
 
 fn selection_of(input: &InputSpec, subtree: &[u8]) -> Result<Selection, selection::Error> {

@@ -3,8 +3,8 @@
 //! It asks what a staging asks, in the same words: the same selection of the same versions, the agent's own reckoning of room, the lease that
 //! a node needs. What stands against it is listed rather than refused, so that all of it is seen at once.
 //!
-//! Codes of refusals: `job_over`, `no_lease`, `node_silent`, `packs_missing`, `version_gone`, `incomplete_input`, `bad_job`,
-//! `outside_links`, `path_not_found`, `no_space`.
+//! Codes of refusals: `job_over`, `no_lease`, `node_silent`, `packs_missing`, `version_gone`, `version_incomplete`,
+//! `bad_job`, `outside_links`, `path_not_found`, `no_space`.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::error::Error;
 use super::inputs::{Refused, Source};
-use super::jobs::{no_job, spec_of, stored};
+use super::jobs::{INCOMPLETE, no_job, spec_of, stored};
 use super::{App, Caller};
 use crate::api::datasets::Version;
 use crate::api::jobs::InputSpec;
@@ -72,7 +72,7 @@ impl App {
         for (input, source) in inputs.iter_mut().zip(sources) {
             let counted = match source {
                 Ok(source) => {
-                    let staged = self.staged_of(vec![source.clone()], Some(turn.clone())).await?;
+                    let staged = self.staged_of(vec![source.clone()], turn.clone()).await?;
                     staged.map(|(_, counts)| (source, counts))
                 }
                 Err(refused) => Err(refused),
@@ -88,7 +88,7 @@ impl App {
         }
         if whole.len() != 1 {
             // Together they may be more than the sum: the directories on their ways count too.
-            match self.staged_of(whole, Some(turn)).await? {
+            match self.staged_of(whole, turn).await? {
                 Ok((_, counts)) => sum = counts,
                 Err(Refused { code, detail }) => refusals.push(refusal(code, detail)),
             }
@@ -138,7 +138,7 @@ fn source(input: &InputSpec, live: Option<versions::Version>, kept: &jobs::Input
     if version.incomplete && !input.allow_incomplete {
         let detail =
             format!("`{}` is incomplete; push it again, or say `allow_incomplete = true`", version.reference());
-        return Err(Refused { code: "incomplete_input", detail });
+        return Err(Refused { code: INCOMPLETE.code, detail });
     }
     Source::new(version, input, kept.path.as_bytes())
 }

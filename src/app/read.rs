@@ -67,7 +67,12 @@ impl App {
         loop {
             let (app, version, sought) = (self.clone(), version.clone(), wanted.clone());
             let handle = Handle::current();
-            let search = move || search(&app, &handle, &version, &sought);
+            let turn =
+                self.data.look_up().await.map_err(|error| Error::internal("no more walks").with_source(error))?;
+            let search = move || {
+                let _turn = turn;
+                search(&app, &handle, &version, &sought)
+            };
             let found = spawn_blocking(search)
                 .await
                 .map_err(|error| Error::internal("a search was cut off").with_source(error))??;

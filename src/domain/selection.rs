@@ -278,11 +278,19 @@ impl<'a> Picker<'a> {
 ///
 /// `inputs` weighed where they need it; their places must not clash (see [`super::job::check`]). Reads each tree once, one
 /// after the other; nothing is kept of what was written.
-pub fn staged_tree<R: BufRead>(mut inputs: Vec<(Selection, TreeReader<R>)>) -> Result<(Digest, Counts), Error> {
+pub fn staged_tree<R: BufRead>(inputs: Vec<(Selection, TreeReader<R>)>) -> Result<(Digest, Counts), Error> {
+    staged_tree_of(inputs.into_iter().map(|(selection, tree)| (selection, || Ok::<_, Error>(tree))).collect())
+}
+
+/// The same of trees that are opened when their turn comes, so that one is open at a time: an open one holds a window of
+/// several MiB.
+pub fn staged_tree_of<R: BufRead, E: From<Error>>(
+    mut inputs: Vec<(Selection, impl FnOnce() -> Result<TreeReader<R>, E>)>,
+) -> Result<(Digest, Counts), E> {
     inputs.sort_by(|left, right| left.0.at.cmp(&right.0.at));
     let mut writer = TreeWriter::new(std::io::sink(), Profile::Posix).map_err(Error::Tree)?;
     let (mut out, mut parents): (Vec<Placed>, Vec<RelPath>) = (Vec::new(), Vec::new());
-    for (selection, reader) in inputs {
+    for (selection, open) in inputs {
         for parent in parents_of(&selection.at) {
             if !parents.contains(&parent) {
                 writer
@@ -292,7 +300,7 @@ pub fn staged_tree<R: BufRead>(mut inputs: Vec<(Selection, TreeReader<R>)>) -> R
             }
         }
         let mut picker = Picker::new(&selection);
-        for entry in reader {
+        for entry in open()? {
             picker.push(&entry.map_err(Error::Tree)?, &mut out)?;
             write_all(&mut writer, &mut out)?;
         }

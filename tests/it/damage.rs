@@ -148,4 +148,27 @@ both_engines! {
         service.run("commit-uploads").await;
         assert_eq!(upload.operation(&operation).await["version"]["version"], "v1");
     }
+
+    async fn a_staging_of_a_damaged_tree_fails(builder: Builder) {
+        let service = builder.quiet().start().await;
+        service.push_by_hand("d", &Files::default().with("a.bin", noise(10, 90_000)).push(9)).await;
+        let trees = service.data().join("store/trees");
+        let team = std::fs::read_dir(trees).unwrap().next().unwrap().unwrap().path();
+        let tree = std::fs::read_dir(team).unwrap().next().unwrap().unwrap().path();
+        let staged = async |service: &TestService| {
+            let job = service.job("d", json!({})).await;
+            let staging = service.stage(&job, "").await.expect(201).json();
+            service.run("look-into-stagings").await;
+            service.staging(&staging["id"]).await
+        };
+        let aside = tree.with_extension("aside");
+        std::fs::rename(&tree, &aside).unwrap();
+        let lost = staged(&service).await;
+        assert_eq!((&lost["state"], &lost["error"]["code"]), (&json!("failed"), &json!("corrupt")), "{lost}");
+        std::fs::rename(&aside, &tree).unwrap();
+        assert_eq!(staged(&service).await["state"], "near");
+        damage(&tree, |bytes| bytes.truncate(bytes.len() - 3));
+        let cut = staged(&service).await;
+        assert_eq!((&cut["state"], &cut["error"]["code"]), (&json!("failed"), &json!("corrupt")), "{cut}");
+    }
 }

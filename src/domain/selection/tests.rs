@@ -162,6 +162,34 @@ fn tree_of(entries: &[Entry]) -> Vec<u8> {
 }
 
 #[test]
+fn one_tree_is_open_at_a_time() {
+    struct Opened<'a>(&'a [u8], &'a std::cell::Cell<usize>);
+    impl std::io::Read for Opened<'_> {
+        fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+            self.0.read(out)
+        }
+    }
+    impl Drop for Opened<'_> {
+        fn drop(&mut self) {
+            self.1.set(self.1.get() - 1);
+        }
+    }
+    let (bytes, open) = (tree_of(&version()), std::cell::Cell::new(0));
+    let tree = |at: &str| {
+        let input = Input { at, subtree: b"", include: &[], exclude: &[], shard: None, links: OutsideLinks::Refuse };
+        let (bytes, open) = (&bytes[..], &open);
+        let opens = move || {
+            open.set(open.get() + 1);
+            assert_eq!(open.get(), 1);
+            TreeReader::open(std::io::BufReader::new(Opened(bytes, open))).map_err(Error::Tree)
+        };
+        (Selection::new(&input).unwrap(), opens)
+    };
+    let staged = staged_tree_of(["b", "a", "c/d"].map(tree).into()).unwrap();
+    assert_eq!((staged.1.files, open.get()), (3 * 5, 0));
+}
+
+#[test]
 fn the_staged_tree_joins_all_inputs_in_any_order() {
     let bytes = tree_of(&version());
     let read = || TreeReader::open(&bytes[..]).unwrap();
