@@ -107,7 +107,7 @@ pub struct PublicKey {
     pub key_id: String,
     /// `service` or `node`.
     pub owner: String,
-    /// Node name with `node`.
+    /// Node name with `node`, in lists that whoever keeps them has completed; the service tells none, as anybody may ask.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
     /// `ed25519`.

@@ -20,6 +20,7 @@ use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
 use aws_lc_rs::{constant_time, hmac};
 use data_encoding::{BASE64, BASE64URL_NOPAD, HEXLOWER};
+use jiff::SignedDuration;
 use zeroize::Zeroizing;
 
 use super::App;
@@ -80,6 +81,9 @@ struct Ring {
     seal: Vec<([u8; SEAL_ID], LessSafeKey)>,
 }
 
+/// How long two receipt keys are valid together: some of the periods in which replicas read the keys again, one of which may
+/// fail.
+const OVERLAP: SignedDuration = SignedDuration::from_mins(5);
 /// Bytes that name the key of a sealed text, so that opening need not try them all.
 const SEAL_ID: usize = 8;
 const NONCE: usize = 12;
@@ -113,11 +117,14 @@ impl Keys {
         Ok(())
     }
 
-    /// Retires the receipt key and makes a new one, in one transaction. What the old one signed stays verifiable.
+    /// Retires the receipt key and makes a new one, in one transaction. What the old one signed stays verifiable. It is
+    /// valid for [`OVERLAP`] more: until they have read the keys again, other replicas sign with it.
     pub async fn rotate_receipt_key(&self, app: &App) -> Result<(), Error> {
         let key = fresh(Purpose::Receipt, "receipt", &self.secret, &*app.clock, &*app.ids);
+        let end = key.valid_from.saturating_add(OVERLAP);
+        let end = end.map_err(|error| Error::internal("the clock is at its end").with_source(error))?;
         transaction!(app.db, |tx| {
-            keys::retire_service(tx, "receipt", key.valid_from).await?;
+            keys::retire_service(tx, "receipt", end).await?;
             keys::insert_service(tx, &key).await?;
             Ok::<_, Error>(())
         })?;
@@ -275,7 +282,8 @@ impl Ring {
 
 impl App {
     /// Public keys that verify receipts: the service's and the nodes', retired ones too, of all teams: a receipt's holder
-    /// has no account. All of them in one answer, read a page at a time.
+    /// has no account. All of them in one answer, read a page at a time. Whose nodes they are, and what those are called, is
+    /// not told: anybody may ask.
     pub async fn public_keys(&self) -> Result<PublicKeys, Error> {
         const PAGE: u32 = 1_000;
         let mut session: Tx = self.db.read().await?;
@@ -297,7 +305,7 @@ fn wire(key: keys::PublicKey) -> PublicKey {
     PublicKey {
         key_id: key.key_id,
         owner: if key.node.is_some() { "node" } else { "service" }.to_owned(),
-        node: key.node,
+        node: None,
         algorithm: "ed25519".to_owned(),
         public_key: BASE64.encode(&key.public_key),
         valid_from: key.valid_from.to_string(),

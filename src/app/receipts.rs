@@ -59,7 +59,7 @@ impl App {
         }
         let key = keys::of_node(tx, node).await?.ok_or_else(|| bad("the node has no enrolled key"))?;
         let (id, public, valid_from) = (key.key_id, key.public_key, key.valid_from);
-        let key = Key { id, owner: Owner::Node(name), public, valid_from, valid_until: None };
+        let key = Key { id, owner: Owner::Node(Some(name)), public, valid_from, valid_until: None };
         receipt::signed_by_node(&envelope, &statement, std::slice::from_ref(&key))
             .map_err(|error| bad(error.to_string()))?;
         envelope.signatures.retain(|signature| signature.keyid == key.id);

@@ -63,9 +63,9 @@ fn key(key: &PublicKey) -> Result<Key, Error> {
     let bytes = BASE64.decode(key.public_key.as_bytes()).map_err(|_| bad("bytes"))?;
     Ok(Key {
         id: key.key_id.clone(),
-        owner: match &key.node {
-            Some(node) if key.owner == "node" => Owner::Node(node.clone()),
-            _ if key.owner == "service" => Owner::Service,
+        owner: match key.owner.as_str() {
+            "node" => Owner::Node(key.node.clone()),
+            "service" => Owner::Service,
             _ => return Err(bad("owner")),
         },
         public: bytes.try_into().map_err(|_| bad("bytes"))?,

@@ -28,8 +28,8 @@ pub struct ServiceKey {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublicKey {
     pub key_id: String,
-    /// Name of the node; none for the service's.
-    pub node: Option<String>,
+    /// None for the service's.
+    pub node: Option<Uuid>,
     pub public_key: [u8; 32],
     pub valid_from: Timestamp,
     pub valid_until: Option<Timestamp>,
@@ -118,11 +118,10 @@ pub(super) mod q {
         ALL_SERVICE = "SELECT key_id, purpose, sealed, public_key, valid_from, valid_until FROM keys
             WHERE node IS NULL ORDER BY purpose, valid_until IS NULL, valid_until, key_id";
         RETIRE_SERVICE = "UPDATE keys SET valid_until = $2 WHERE purpose = $1 AND node IS NULL AND valid_until IS NULL";
-        PUBLIC_PAGE = "SELECT k.key_id, n.name, k.public_key, k.valid_from, k.valid_until
-            FROM keys k LEFT JOIN nodes n ON n.id = k.node
-            WHERE k.public_key IS NOT NULL AND k.key_id > $1 ORDER BY k.key_id LIMIT $2";
-        OF_NODE = "SELECT k.key_id, n.name, k.public_key, k.valid_from, k.valid_until
-            FROM keys k JOIN nodes n ON n.id = k.node WHERE k.node = $1 AND k.valid_until IS NULL";
+        PUBLIC_PAGE = "SELECT key_id, node, public_key, valid_from, valid_until FROM keys
+            WHERE public_key IS NOT NULL AND key_id > $1 ORDER BY key_id LIMIT $2";
+        OF_NODE = "SELECT key_id, node, public_key, valid_from, valid_until FROM keys
+            WHERE node = $1 AND valid_until IS NULL";
         ENROL_NODE = "INSERT INTO keys (key_id, purpose, team, node, public_key, valid_from)
             VALUES ($1, 'node', $2, $3, $4, $5)";
         RETIRE_NODE = "UPDATE keys SET valid_until = $2 WHERE node = $1 AND valid_until IS NULL";

@@ -81,7 +81,8 @@ pub struct Signature {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Owner {
     Service,
-    Node(String),
+    /// By its name, where whoever listed the keys told it.
+    Node(Option<String>),
 }
 
 /// A public key and the time in which it may sign.
@@ -197,7 +198,8 @@ impl Envelope {
 }
 
 /// Checks a complete receipt: signed by the node it names and by the service, each with a key valid when it says it was
-/// verified. `keys` may hold any number of others, of other nodes and retired ones. That the statement is about the job and
+/// verified. Where the keys do not say whose they are, a node's signature is one by any node, and that it is this one is the
+/// service's word: it signs nothing that it has not held against the key of the node that is named. `keys` may hold any number of others, of other nodes and retired ones. That the statement is about the job and
 /// tree that were meant is the caller's to compare.
 pub fn verify(envelope: &Envelope, keys: &[Key]) -> Result<Readiness, Error> {
     let statement = envelope.statement()?;
@@ -213,7 +215,7 @@ pub fn signed_by_node(envelope: &Envelope, statement: &Readiness, keys: &[Key]) 
         keys,
         "the node",
         statement,
-        |owner| matches!(owner, Owner::Node(name) if *name == statement.node),
+        |owner| matches!(owner, Owner::Node(name) if name.as_ref().is_none_or(|name| *name == statement.node)),
     )
 }
 
@@ -274,7 +276,7 @@ mod tests {
     }
 
     fn signed(statement: &Readiness) -> (Envelope, Vec<Key>) {
-        let (node, node_key) = key(1, Owner::Node("n1".into()));
+        let (node, node_key) = key(1, Owner::Node(Some("n1".into())));
         let (service, service_key) = key(2, Owner::Service);
         let mut envelope = Envelope::new(statement);
         let bytes = envelope.signed_bytes().unwrap();
@@ -303,8 +305,11 @@ mod tests {
         assert_eq!(verify(&envelope, &keys[..1]), Err(Error::Unsigned("the service")));
         assert_eq!(verify(&envelope, &keys[1..]), Err(Error::Unsigned("the node")));
         let mut other = keys.clone();
-        other[0].owner = Owner::Node("n2".into());
+        other[0].owner = Owner::Node(Some("n2".into()));
         assert_eq!(verify(&envelope, &other), Err(Error::Unsigned("the node")));
+        other[0].owner = Owner::Node(None);
+        assert_eq!(verify(&envelope, &other), Ok(statement()), "a key whose node is not told");
+        assert_eq!(verify(&envelope, &other[..1]), Err(Error::Unsigned("the service")));
         let mut retired = keys.clone();
         retired[1].valid_until = Some("2026-11-30T11:59:59Z".parse().unwrap());
         assert!(matches!(verify(&envelope, &retired), Err(Error::KeyNotValid(..))));

@@ -15,7 +15,10 @@ async fn keys(service: &TestService) -> Vec<Key> {
     let listed: PublicKeys = service.call(reqwest::Method::GET, "/v1/keys", "", &Value::Null).await.expect(200).typed();
     let key = |key: dray::api::events::PublicKey| Key {
         id: key.key_id,
-        owner: key.node.map_or(Owner::Service, Owner::Node),
+        owner: match key.owner.as_str() {
+            "node" => Owner::Node(key.node),
+            _ => Owner::Service,
+        },
         public: BASE64.decode(key.public_key.as_bytes()).unwrap().try_into().unwrap(),
         valid_from: key.valid_from.parse().unwrap(),
         valid_until: key.valid_until.map(|end| end.parse().unwrap()),
@@ -48,6 +51,34 @@ both_engines! {
         assert_eq!(verify(&envelope(&ready), &all), Ok(said));
         let service_only: Vec<Key> = all.into_iter().filter(|key| key.owner == Owner::Service).collect();
         assert_eq!(verify(&envelope(&ready), &service_only), Err(Error::Unsigned("the node")));
+    }
+
+    async fn the_public_keys_name_no_node(builder: Builder) {
+        let service = builder.quiet().start().await;
+        FakeAgent::start(&service, "secret-gpu-1").await;
+        let listed = service.call(reqwest::Method::GET, "/v1/keys", "", &Value::Null).await.expect(200);
+        let owners: Vec<Value> = listed.json()["keys"].as_array().unwrap().iter().map(|key| key["owner"].clone()).collect();
+        assert!(owners.len() == 2 && owners.contains(&json!("node")), "{listed}");
+        assert!(!listed.to_string().contains("secret-gpu-1"), "anybody may ask: {listed}");
+    }
+
+    async fn keys_overlap_while_replicas_learn_of_a_new_one(builder: Builder) {
+        let service = builder.quiet().start().await;
+        let push = Files::default().with("a", noise(1, 100_000)).push(1);
+        service.push_by_hand("d", &push).await;
+        let agent = FakeAgent::start(&service, "n1").await;
+        let job = service.job("d", json!({})).await;
+        service.grant_lease(&job, "n1").await.expect(201);
+        let staging = service.stage(&job, "n1").await.expect(201).json();
+        // as another replica would, which goes on with the keys it has: they are read again each minute
+        let app = service.app();
+        let secret = std::fs::read_to_string(app.settings.secret_key_path()).unwrap();
+        let secret: [u8; 32] = data_encoding::HEXLOWER.decode(secret.trim().as_bytes()).unwrap().try_into().unwrap();
+        let other = dray::app::Keys::open(&app.db, secret.into(), &*app.clock, &*app.ids).await.unwrap();
+        other.rotate_receipt_key(app).await.unwrap();
+        service.clock.advance(std::time::Duration::from_secs(60));
+        let ready = agent.ready(&service, &staging, &push).await.expect(200).json();
+        assert!(verify(&envelope(&ready), &keys(&service).await).is_ok(), "signed by the key that is being retired");
     }
 
     async fn nothing_but_an_honest_receipt_makes_ready(builder: Builder) {
