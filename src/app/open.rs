@@ -107,7 +107,7 @@ fn secret(settings: &Settings, keys_exist: bool, ids: &dyn Ids) -> Result<Secret
                 return Err(OpenError::SecretNotShared { path });
             }
             let secret = Zeroizing::new(ids.secret());
-            write(&path, &secret).map_err(|source| OpenError::SecretFile { path, source })?;
+            write(&path, ids, &secret).map_err(|source| OpenError::SecretFile { path, source })?;
             Ok(secret)
         }
         Err(source) => Err(OpenError::SecretFile { path, source }),
@@ -121,12 +121,17 @@ fn parse(path: &Path, text: &str) -> Result<Secret, OpenError> {
     bytes.map(Zeroizing::new).ok_or_else(|| OpenError::SecretFormat { path: path.to_owned() })
 }
 
-/// Durable before the first key is sealed with it; readable by the owner only.
-fn write(path: &Path, secret: &Secret) -> std::io::Result<()> {
+/// Durable before the first key is sealed with it; readable by the owner only. Whole under its name or not there: a crash
+/// leaves a file under another name at most, which nobody reads. One that is there already is never replaced, so of two that
+/// write it together one fails.
+fn write(path: &Path, ids: &dyn Ids, secret: &Secret) -> std::io::Result<()> {
     let text = Zeroizing::new(format!("{}\n", data_encoding::HEXLOWER.encode(&**secret)));
-    let mut file = fs_err::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
+    let begun = path.with_extension(format!("new-{}", ids.uuid().simple()));
+    let mut file = fs_err::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&begun)?;
+    let linked =
+        file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).and_then(|()| fs_err::hard_link(&begun, path));
+    fs_err::remove_file(&begun)?;
+    linked?;
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fs_err::File::open(directory)?.sync_all()
 }
@@ -149,6 +154,18 @@ mod tests {
         assert_eq!(secret(&settings, true, &RandomIds).unwrap(), made);
         let mode = fs_err::metadata(settings.secret_key_path()).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(fs_err::read_dir(directory.path()).unwrap().count(), 1, "nothing beside it");
+    }
+
+    #[test]
+    fn a_secret_that_is_there_is_never_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("secret.key");
+        fs_err::write(&path, "another's").unwrap();
+        let refused = write(&path, &RandomIds, &Zeroizing::new([7; 32])).unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::AlreadyExists);
+        assert_eq!(fs_err::read_to_string(&path).unwrap(), "another's");
+        assert_eq!(fs_err::read_dir(directory.path()).unwrap().count(), 1, "nothing beside it");
     }
 
     #[test]
