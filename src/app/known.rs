@@ -87,7 +87,7 @@ async fn worth_looking_into(tx: &mut Tx, team: Uuid, keys: &[SampleKey]) -> Resu
     ranked.sort_by_key(|(number, count)| std::cmp::Reverse((*count, *number)));
     ranked.truncate(MAX_NAMED);
     let numbers: Vec<u64> = ranked.iter().map(|(number, _)| *number).collect();
-    let found = packs::by_numbers(tx, &numbers).await?;
+    let found = by_rank(&numbers, packs::by_numbers(tx, &numbers).await?);
     let mut chosen: BTreeMap<u64, u64> = found.iter().map(|pack| (pack.number, pack.raw_bytes)).collect();
     for centre in found.iter().take(CENTRES) {
         let room = MAX_NAMED.saturating_sub(chosen.len());
@@ -99,6 +99,13 @@ async fn worth_looking_into(tx: &mut Tx, team: Uuid, keys: &[SampleKey]) -> Resu
         add_nearest(&mut chosen, &after, &before);
     }
     Ok(chosen.into_keys().collect())
+}
+
+/// Puts packs into the order of their numbers in `ranked`: rows come in none.
+fn by_rank(ranked: &[u64], mut found: Vec<Pack>) -> Vec<Pack> {
+    let rank: BTreeMap<u64, usize> = ranked.iter().enumerate().map(|(rank, number)| (*number, rank)).collect();
+    found.sort_by_key(|pack| rank.get(&pack.number).copied());
+    found
 }
 
 /// Adds neighbours in turn, nearest first, until enough is covered or named.
@@ -150,6 +157,12 @@ mod tests {
         let mut chosen = BTreeMap::from([(10, 20 << 20)]);
         add_nearest(&mut chosen, &small(&[11, 12, 13]), &small(&[9, 8]));
         assert_eq!(chosen.into_keys().collect::<Vec<_>>(), [9, 10, 11, 12], "80 MiB are enough");
+    }
+
+    #[test]
+    fn the_best_hits_come_first() {
+        let found = by_rank(&[7, 2, 9], vec![pack(2, 1), pack(9, 1), pack(7, 1)]);
+        assert_eq!(found.iter().map(|pack| pack.number).collect::<Vec<_>>(), [7, 2, 9]);
     }
 
     #[test]
