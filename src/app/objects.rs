@@ -19,7 +19,7 @@ use std::io::Read;
 
 use super::body::Body;
 use super::error::{Code, Error, Kind};
-use super::seal::check_length;
+use super::seal::at_most;
 use super::stored::{Blocking, OneFrame};
 use super::upload::{may_add, visible};
 use super::{App, Caller};
@@ -73,7 +73,10 @@ impl App {
     /// Three steps: the row, the object, the mark that it is whole. Only after the last can a commit use it; what is left by
     /// a crash before is a row without a length, and perhaps its object.
     async fn take_object(&self, caller: &Caller, put: PutObject, body: &mut Body) -> Result<(), Error> {
-        check_length(body.length, 1, self.settings.limits.metadata_body.0)?;
+        at_most(body.length, self.settings.limits.metadata_body.0, "split the dataset")?;
+        if body.length == 0 {
+            return Err(Error::new(BAD_COMPRESSION, "the body is empty", "send the document as one zstd frame"));
+        }
         let room = self.data.body_room(caller.team, body.length).await;
         let _room = room.map_err(|_| Error::internal("the body semaphore was closed"))?;
         let key = match put.kind {

@@ -77,7 +77,12 @@ impl App {
     /// of the body is read before all of these. What is stored but was not sealed is deleted only where the row surely
     /// stayed `writing`; where that is unclear, object and row are left as they are.
     async fn take_pack(&self, caller: &Caller, put: PutPack, body: &mut Body) -> Result<(Arrival, Pack), Error> {
-        check_length(body.length, HEADER_BYTES as u64, self.settings.limits.max_pack_bytes.0)?;
+        let hint = "send smaller packs; an upload's document says how large they may be";
+        at_most(body.length, self.settings.limits.max_pack_bytes.0, hint)?;
+        if body.length < HEADER_BYTES as u64 {
+            let detail = format!("{} bytes are too few: a pack's header alone has {HEADER_BYTES}", body.length);
+            return Err(Error::new(BAD_PACK, detail, "send a whole pack"));
+        }
         let room = self.room_for(caller, put).await?;
         let _arrival = self.data.arrival(caller.team, put.pack).await;
         if let Some(pack) = self.repin(caller, put).await? {
@@ -240,17 +245,12 @@ fn holder(caller: &Caller, put: PutPack) -> Holder {
 }
 
 /// By `Content-Length`, before anything is read.
-pub(super) fn check_length(length: u64, least: u64, most: u64) -> Result<(), Error> {
-    if length > most {
-        let detail = format!("the body has {length} bytes, and {most} are taken at most");
-        let hint = "send smaller packs; an upload's document says how large they may be";
-        return Err(Error::new(BODY_TOO_LARGE, detail, hint).with_data(serde_json::json!({ "max_bytes": most })));
+pub(super) fn at_most(length: u64, most: u64, hint: &str) -> Result<(), Error> {
+    if length <= most {
+        return Ok(());
     }
-    if length < least {
-        let detail = format!("{length} bytes are too few: a pack's header alone has {least}");
-        return Err(Error::new(BAD_PACK, detail, "send a whole pack"));
-    }
-    Ok(())
+    let detail = format!("the body has {length} bytes, and {most} are taken at most");
+    Err(Error::new(BODY_TOO_LARGE, detail, hint).with_data(serde_json::json!({ "max_bytes": most })))
 }
 
 /// Written before proven: what the verifier refuses is aborted, and is never seen. The quota is judged as soon as the index
