@@ -36,8 +36,6 @@ use crate::transaction;
 pub const NODE_IN_USE: Code = Code::new(Kind::Conflict, "node_in_use", "another process speaks for this node");
 /// What is signed must lead to one agent: a key is never exchanged silently.
 pub const KEY_MISMATCH: Code = Code::new(Kind::Conflict, "key_mismatch", "the node is enrolled with another key");
-/// The report is of an earlier lease: nothing it says counts any more. Ask for the node's work.
-pub const FENCED: Code = Code::new(Kind::Conflict, "fenced", "the epoch is not the current one");
 /// Ask for the node's work and report from the state that it shows.
 pub const BAD_TRANSITION: Code =
     Code::new(Kind::Conflict, "bad_transition", "the report cannot follow the staging's state");
@@ -91,7 +89,8 @@ impl App {
             Some(known) => {
                 let detail =
                     format!("node `{}` signs with key `{}`; this agent brought another", node.name, known.key_id);
-                Err(mismatch(detail))
+                let hint = "start the agent with its old cache directory, or remove the node and add it anew";
+                Err(Error::new(KEY_MISMATCH, detail, hint))
             }
             None => match keys::enrol_node(tx, &key, self.clock.now()).await {
                 Ok(_) => Ok(key_id),

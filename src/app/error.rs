@@ -207,6 +207,9 @@ impl From<db::Error> for Error {
     }
 }
 
+/// Somebody else holds it by now, or it has ended: nothing that is said under this epoch counts any more. Of an upload,
+/// `data.epoch` is the present one and this holder must stop; of a lease, ask for the node's work.
+pub const FENCED: Code = Code::new(Kind::Conflict, "fenced", "the epoch is not the current one");
 /// Nothing was acknowledged; passes when the operator makes room.
 pub const STORE_FULL: Code = Code::new(Kind::Unavailable, "store_full", "the store has no space left");
 /// What is damaged is not handed out.

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::error::{Code, Error, Kind};
+use super::error::{Code, Error, FENCED, Kind};
 use super::versions::dataset_name;
 use super::{App, Caller, Idempotency};
 use crate::api;
@@ -21,8 +21,6 @@ use crate::domain::id::DatasetName;
 use crate::domain::version::{Act, OverQuota, Refused, Standing, UploadState, within_quota};
 use crate::transaction;
 
-/// Another holder has reopened it, or it ended: this one must stop. `data.epoch` is the present one.
-pub const FENCED: Code = Code::new(Kind::Conflict, "fenced", "the epoch is not the upload's current one");
 /// Open a new one, which is offered what other live uploads hold; one that expired may be reopened.
 pub const UPLOAD_ENDED: Code = Code::new(Kind::Conflict, "upload_ended", "the upload takes nothing any more");
 /// Passes: wait for the operation, which leaves it committed or open again.
