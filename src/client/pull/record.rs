@@ -98,8 +98,9 @@ impl Records {
         Ok(Some(dead).filter(|dead| !dead.is_empty()))
     }
 
-    /// The pull is refused before it wrote anything. Those before it are still to be cleaned up after.
-    pub fn refused(&self) {
+    /// The pull leaves nothing behind: it was refused before it wrote anything, or has named all it wrote. Those before it are still to be
+    /// cleaned up after.
+    pub fn end_own(&self) {
         if let Some(own) = self.running.get().and_then(|running| running.files.first()) {
             let _ = fs_err::remove_file(own);
         }

@@ -159,7 +159,7 @@ impl Work {
         let rests = Rests { dest: &dest, depth: if chosen.is_file { Depth::One } else { Depth::All } };
         let decisions = self.decide(&rests, &chosen, records.as_ref(), earlier.as_deref());
         if let (Err(_), Some(records)) = (&decisions, &records) {
-            records.refused();
+            records.end_own();
         }
         let decisions = decisions?;
         self.meter.enter(Phase::Fetch);
@@ -183,14 +183,16 @@ impl Work {
         }
         let (sums, account) = outcome?;
         // Parts that nobody wanted, of files that came out small, and of those that failed; before directories get their times.
-        let has_rests = earlier.is_some() || account.failed_count > 0 || account.wrong_count > 0;
-        let is_clean = !has_rests || rests.clean(&runs, &HashSet::new());
+        let has_own = account.failed_count > 0 || account.wrong_count > 0;
+        let is_clean = (earlier.is_none() && !has_own) || rests.clean(&runs, &HashSet::new());
         self.meter.enter(Phase::Settle);
         let links = records.as_ref().and_then(|records| records.links_writer(self.now).ok());
         let settled = later.settle(&dest, &Doubt::of(&account, &sums.failed), links)?;
         seal(&dest, self.options.durability, account.record.into_iter().chain(settled.record))?;
-        if let Some(records) = records.as_ref().filter(|_| is_clean) {
-            records.end();
+        match &records {
+            Some(records) if is_clean => records.end(),
+            Some(records) if !has_own => records.end_own(),
+            _ => {}
         }
         if let Some(wrong) = account.wrong.into_iter().next() {
             return Err(wrong.into_error());
