@@ -71,3 +71,6 @@
 pub use dray_ground::{api, clock, config, content, domain};
 pub use dray_outside::{agent, cli, client};
 pub use dray_service::{app, db, server, store, webhook};
+
+#[doc(hidden)]
+pub use dray_service::{params, transaction};

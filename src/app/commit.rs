@@ -188,7 +188,8 @@ impl App {
     async fn go_on_or_fail(&self, operation: &Operation, claim: Claim, error: Error) -> Result<(), Error> {
         let now = operations::get(&mut self.db.read().await?, operation.id).await?;
         let has_made = now.is_some_and(|now| now.version.is_some());
-        if !has_made && !(error.is_retryable() && operation.attempts < ATTEMPTS) {
+        let goes_on = has_made || (error.is_retryable() && operation.attempts < ATTEMPTS);
+        if !goes_on {
             return self.finish(operation, claim, Some(error)).await;
         }
         let pause = if error.code == CHANGED { 0 } else { 1 << operation.attempts.min(6) };

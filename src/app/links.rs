@@ -34,8 +34,6 @@ use crate::domain::disposition::{content_disposition, url_segment};
 use crate::store::{Key, SignedUrl};
 use crate::transaction;
 
-/// Topic of whoever deletes exports that are over.
-pub const EXPORTS: &str = "exports";
 /// Ended exports looked up at a time.
 const PAGE: u32 = 100;
 

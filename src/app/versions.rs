@@ -6,7 +6,6 @@
 use uuid::Uuid;
 
 use super::error::{Code, Error, Kind};
-use super::links::EXPORTS;
 use super::stored::{StoredPart, parse_key};
 use super::{App, Caller, Paging};
 use crate::api;
@@ -22,6 +21,9 @@ use crate::transaction;
 pub const ONLY_INCOMPLETE: Code = Code::new(Kind::NotFound, "only_incomplete", "the dataset has no complete version");
 /// A conflict and no choice: the newest of them would be a guess.
 pub const AMBIGUOUS: Code = Code::new(Kind::Conflict, "ambiguous_digest", "the digits begin more than one digest");
+
+/// Topic of whoever deletes the objects of direct links that are over.
+pub const EXPORTS: &str = "exports";
 
 /// Which of a version's two documents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -27,7 +27,7 @@ pub fn reconcilers(replica: Uuid) -> Vec<Task> {
         Task::new("bury-removed-nodes", SECOND * 60, |app| async move { app.bury_removed_nodes().await.map(drop) })
             .woken_by("nodes"),
         Task::new("delete-exports", SECOND * 60, |app| async move { app.delete_ended_exports().await.map(drop) })
-            .woken_by(crate::app::links::EXPORTS),
+            .woken_by(crate::app::versions::EXPORTS),
         Task::new(
             "forget-answers",
             Duration::from_secs(3_600),

@@ -48,7 +48,7 @@ impl HttpConnector for Connector {
     fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
         let settings = self.settings.clone();
         HttpConnectorFuture::new(async move {
-            let request = translate(&request).map_err(|error| ConnectorError::user(error))?;
+            let request = translate(&request).map_err(ConnectorError::user)?;
             let mut client = reqwest::Client::builder()
                 .redirect(reqwest::redirect::Policy::none())
                 .connect_timeout(settings.connect_timeout().unwrap_or(CONNECT))
