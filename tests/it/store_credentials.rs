@@ -183,7 +183,7 @@ async fn an_instance_role_is_asked_over_our_own_http_client() {
     }
     let Some(scene) = scene().await else { return };
     let metadata = FaultProxy::start("http://127.0.0.1:1").await;
-    let config = format!("[profile team]\nec2_metadata_service_endpoint = {}\n", metadata.url());
+    let config = format!("[profile team]\nregion = us-east-1\nec2_metadata_service_endpoint = {}\n", metadata.url());
     std::fs::write(scene.dir.join("config"), config).unwrap();
     let ends = scene.clock.now().saturating_add(jiff::SignedDuration::from_hours(6)).unwrap();
     let token = Answer::new(200, "a-token").header("x-aws-ec2-metadata-token-ttl-seconds", "21600");
