@@ -5,7 +5,7 @@
 //! names are followed where they are links; nothing below them is.
 //!
 //! Tree order is depth-first, names by bytes, a directory directly before what it holds, as
-//! [`RelPath`](crate::content::path::RelPath) compares: a tree can be written, and a stat cache or a parent version read beside the
+//! [`RelPath`] compares: a tree can be written, and a stat cache or a parent version read beside the
 //! walk, without sorting anything. Memory: the names in the open directories (16 MiB; a directory below those that have used it up
 //! has 1 MiB all the same) and the open hard-link groups (16 MiB), whatever the number of entries. One handle is open for each
 //! directory on the way, longer where a [`Place`] in it lives on.

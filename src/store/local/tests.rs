@@ -90,7 +90,7 @@ async fn an_objects_folders_are_durable_whoever_made_them() {
     local.put_small(&pack(1), Bytes::from_static(b"x"), PutMode::Create).await.unwrap();
     assert_eq!(synced(), [team.clone(), local.root.join("packs"), local.root.clone()]);
     local.put_small(&pack(2), Bytes::from_static(b"x"), PutMode::Create).await.unwrap();
-    assert_eq!(synced(), [team.clone()], "those above it are durable");
+    assert_eq!(synced(), std::slice::from_ref(&team), "those above it are durable");
     fs::remove_dir_all(&team).unwrap();
     write(&local, &pack(3), &[Bytes::from_static(b"x")]).await.unwrap();
     assert_eq!(synced().len(), 3, "it is another folder now");
