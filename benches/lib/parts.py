@@ -53,7 +53,7 @@ class Service:
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         # One line a request, to count them.
-        env = dict(os.environ, DRAY_LOG_LEVEL="info,dray::server::layers=debug")
+        env = dict(os.environ, DRAY_LOG_LEVEL="info,dray_service::server::layers=debug")
         command = [program, "serve", "--data", self.data, "--listen", f"127.0.0.1:{port}"]
         if s3:
             env.update(DRAY_STORE_ENDPOINT=s3.endpoint, **S3_KEYS)

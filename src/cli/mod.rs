@@ -159,7 +159,7 @@ pub fn print(text: &str) -> ExitCode {
 pub fn run(cli: Cli) -> LocalBoxFuture<'static, ExitCode> {
     Box::pin(async move {
         // An agent tells what it does; each attempt of a call that will be repeated is no news.
-        let filter = if matches!(cli.command, Command::Agent(_)) { "info,dray::client=warn" } else { "warn" };
+        let filter = if matches!(cli.command, Command::Agent(_)) { "info,dray_outside::client=warn" } else { "warn" };
         logging::start(&cli.global, filter);
         let session = Session::new(cli.global, CancellationToken::new());
         let interrupts = Interrupts::watch(session.cancel.clone(), session.style);

@@ -45,7 +45,7 @@ pub struct Global {
     #[arg(long, global = true, env = "DRAY_PATIENCE", value_name = "TIME", value_parser = parse_duration,
           default_value = "3m", hide_short_help = true)]
     pub patience: Duration,
-    /// Messages on stderr: a `tracing` filter like `info` or `dray::client=debug`
+    /// Messages on stderr: a `tracing` filter like `info` or `dray_outside::client=debug`
     #[arg(long, global = true, env = "DRAY_LOG", value_name = "FILTER", hide_short_help = true)]
     pub log: Option<String>,
     /// Where the caches of push and pull lie

@@ -114,7 +114,7 @@ pub struct Tls {
 pub struct Log {
     /// `text` for people, `json` for collectors. Default: `text`.
     pub format: LogFormat,
-    /// A level (`error`, `warn`, `info`, `debug`, `trace`) or a filter like `info,dray::app=debug`. Default: `info`.
+    /// A level (`error`, `warn`, `info`, `debug`, `trace`) or a filter like `info,dray_service::app=debug`. Default: `info`.
     pub level: String,
 }
 
