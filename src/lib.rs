@@ -66,6 +66,7 @@
 //! * **`GET /v1/jobs/{id}/plan`** is the route of `dray stage --plan`.
 //! * **Globs and shards** mean the same for pulls and stagings ([`domain::selection::Rule`]); `--include a` takes what lies below `a` too.
 //! * **A large file's part** is named by the file as well as by the pull, so that the next pull proves and uses it.
+//! * **The public list of keys** names no node: anybody may ask for it. That a key is the named node's rests on the service's countersignature.
 //! * **A lost answer of the store** to a PUT is settled by HEAD and checksum; an absent object is sent again under the same key, conditionally.
 
 pub use dray_ground::{api, clock, config, content, domain};

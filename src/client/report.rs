@@ -28,6 +28,14 @@ impl Item {
     }
 }
 
+/// The one rule of such lists: all are counted, and kept up to [`PushReport::MAX_ITEMS`].
+pub(super) fn list<T>(items: &mut Vec<T>, count: &mut u64, item: T) {
+    *count += 1;
+    if items.len() < PushReport::MAX_ITEMS {
+        items.push(item);
+    }
+}
+
 /// A list that ends at [`PushReport::MAX_ITEMS`], and how many there were in all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Listed {
@@ -38,10 +46,7 @@ pub(super) struct Listed {
 impl Listed {
     /// Counts it, and keeps it while there is room.
     pub fn push(&mut self, item: Item) {
-        self.count += 1;
-        if self.items.len() < PushReport::MAX_ITEMS {
-            self.items.push(item);
-        }
+        list(&mut self.items, &mut self.count, item);
     }
 
     /// Whether the list names all there were.

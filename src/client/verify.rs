@@ -14,7 +14,7 @@ use super::download::fetch_tree_and_layout;
 use super::fetch::Packs;
 use super::progress::{Meter, Phase};
 use super::pull::{Pipeline, Scanning, Select, Sink, Waiting, read_file, resolve};
-use super::report::{Item, PushReport};
+use super::report::{Item, list};
 use super::select::Chosen;
 use super::walk::{Found, RuleFiles, Step, Walk, WalkOptions, What};
 use super::{Context, Error};
@@ -49,7 +49,7 @@ pub struct VerifyOptions {
     pub temp_dir: Option<PathBuf>,
 }
 
-/// Equal when `missing`, `extra`, `differs` and `unreadable` are empty. Each list ends at [`PushReport::MAX_ITEMS`]; the counts say how many
+/// Equal when `missing`, `extra`, `differs` and `unreadable` are empty. Each list ends at [`PushReport::MAX_ITEMS`](super::report::PushReport::MAX_ITEMS); the counts say how many
 /// there were.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct VerifyReport {
@@ -291,10 +291,7 @@ impl List<'_> {
     }
 
     fn push(self, item: Item) {
-        *self.1 += 1;
-        if self.0.len() < PushReport::MAX_ITEMS {
-            self.0.push(item);
-        }
+        list(self.0, self.1, item);
     }
 }
 

@@ -7,7 +7,7 @@ use dray::domain::receipt::{Envelope, Error, Key, Owner, Readiness, verify};
 use serde_json::{Value, json};
 
 use crate::both_engines;
-use crate::support::data::{Files, noise};
+use crate::support::data::{Files, Push, noise};
 use crate::support::fake_agent::FakeAgent;
 use crate::support::service::TestService;
 
@@ -30,15 +30,21 @@ fn envelope(staging: &Value) -> Envelope {
     Envelope::from_json(staging["receipt"].to_string().as_bytes()).unwrap()
 }
 
+/// A dataset, a node and a staging of the one on the other.
+async fn staged(service: &TestService) -> (Push, FakeAgent, Value) {
+    let push = Files::default().with("a", noise(1, 100_000)).push(1);
+    service.push_by_hand("d", &push).await;
+    let agent = FakeAgent::start(service, "n1").await;
+    let job = service.job("d", json!({})).await;
+    service.grant_lease(&job, "n1").await.expect(201);
+    let staging = service.stage(&job, "n1").await.expect(201).json();
+    (push, agent, staging)
+}
+
 both_engines! {
     async fn a_receipt_outlives_keys_and_nodes(builder: Builder) {
         let service = builder.quiet().start().await;
-        let push = Files::default().with("a", noise(1, 100_000)).push(1);
-        service.push_by_hand("d", &push).await;
-        let agent = FakeAgent::start(&service, "n1").await;
-        let job = service.job("d", json!({})).await;
-        service.grant_lease(&job, "n1").await.expect(201);
-        let staging = service.stage(&job, "n1").await.expect(201).json();
+        let (push, agent, staging) = staged(&service).await;
         let said = agent.statement(&service, &staging, &push, "in");
         let ready = agent.ready(&service, &staging, &push).await.expect(200).json();
         assert_eq!(verify(&envelope(&ready), &keys(&service).await), Ok(said.clone()));
@@ -64,12 +70,7 @@ both_engines! {
 
     async fn keys_overlap_while_replicas_learn_of_a_new_one(builder: Builder) {
         let service = builder.quiet().start().await;
-        let push = Files::default().with("a", noise(1, 100_000)).push(1);
-        service.push_by_hand("d", &push).await;
-        let agent = FakeAgent::start(&service, "n1").await;
-        let job = service.job("d", json!({})).await;
-        service.grant_lease(&job, "n1").await.expect(201);
-        let staging = service.stage(&job, "n1").await.expect(201).json();
+        let (push, agent, staging) = staged(&service).await;
         // as another replica would, which goes on with the keys it has: they are read again each minute
         let app = service.app();
         let secret = std::fs::read_to_string(app.settings.secret_key_path()).unwrap();

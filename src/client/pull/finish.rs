@@ -12,7 +12,7 @@ use super::window::{Done, Ended, FileJob, hash_runs};
 use super::write::{Sink, is_whole};
 use crate::client::context::TransferError;
 use crate::client::progress::Meter;
-use crate::client::report::{Item, PushReport};
+use crate::client::report::{Item, list};
 use crate::client::stat_cache;
 use crate::client::walk::{NO_SPACE, Stamp, errno_reason};
 use crate::content::buffer::AlignedBuf;
@@ -245,19 +245,13 @@ impl<'a> Finisher<'a> {
                     return Err(TransferError::NoSpace { path, needed: job.size.max(free + 1), free });
                 }
                 Meter::add(&self.meter.failed, 1);
-                self.account.failed_count += 1;
-                if self.account.failed.len() < PushReport::MAX_ITEMS {
-                    self.account.failed.push(item);
-                }
+                list(&mut self.account.failed, &mut self.account.failed_count, item);
             }
             Ended::Wrong { actual, pack, why } => {
                 Meter::add(&self.meter.failed, 1);
-                self.account.wrong_count += 1;
-                if self.account.wrong.len() < PushReport::MAX_ITEMS {
-                    let pack = pack.and_then(|pack| self.list.get(pack as usize).copied());
-                    let (path, expected) = (job.path.clone(), job.digest);
-                    self.account.wrong.push(Wrong { path, expected, actual, pack, why });
-                }
+                let pack = pack.and_then(|pack| self.list.get(pack as usize).copied());
+                let wrong = Wrong { path: job.path.clone(), expected: job.digest, actual, pack, why };
+                list(&mut self.account.wrong, &mut self.account.wrong_count, wrong);
             }
         }
         Ok(())

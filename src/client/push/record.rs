@@ -12,6 +12,7 @@ use super::{Item, PushReport};
 use crate::client::context::TransferError;
 use crate::client::download::{Fetched, place, temporary};
 use crate::client::progress::Meter;
+use crate::client::report::list;
 use crate::client::stat_cache;
 use crate::content::digest::Digest;
 use crate::content::layout::{FileLayout, LayoutWriter, Line, Segment};
@@ -218,18 +219,12 @@ impl Record {
     }
 
     pub fn skipped(&mut self, item: Item) {
-        self.report.skipped_count += 1;
-        if self.report.skipped.len() < PushReport::MAX_ITEMS {
-            self.report.skipped.push(item);
-        }
+        list(&mut self.report.skipped, &mut self.report.skipped_count, item);
     }
 
     pub fn failed(&mut self, meter: &Meter, item: Item) {
         Meter::add(&meter.failed, 1);
-        self.report.failed_count += 1;
-        if self.report.failed.len() < PushReport::MAX_ITEMS {
-            self.report.failed.push(item);
-        }
+        list(&mut self.report.failed, &mut self.report.failed_count, item);
     }
 
     /// Ends the documents. The stat cache is handed out, to be put in place when the version is committed. All packs must be sealed. Blocks.
