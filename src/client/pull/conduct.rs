@@ -380,28 +380,26 @@ impl State<'_> {
         }
     }
 
-    /// The first pack of a file whose index cannot be had. Looks at a file's first packs only, since not all indexes of a
-    /// huge one can be held; one that fails later ends the transfer.
+    /// The first pack of a file whose index cannot be had. The others are looked at all the same, so that the service hears of all that
+    /// is lost, and one push heals it. Looks at a file's first packs only, since not all indexes of a huge one can be held; one that fails
+    /// later ends the transfer.
     fn unusable(&mut self, layout: &FileLayout) -> Result<Option<(u32, String)>, TransferError> {
-        let mut last = None;
+        let (mut first, mut last) = (None, None);
         for pack in layout.segments.iter().filter_map(|segment| segment.pack).take(LOOK_AHEAD) {
             if last == Some(pack) || self.indexes.contains_key(&pack) {
                 continue;
             }
             last = Some(pack);
-            if let Some(why) = self.bad.get(&pack) {
-                return Ok(Some((pack, why.clone())));
-            }
-            match self.index(pack) {
-                Ok(()) => {}
-                Err(error) if is_pack_fault(&error) => {
-                    self.bad.insert(pack, error.to_string());
-                    return Ok(Some((pack, error.to_string())));
+            if !self.bad.contains_key(&pack) {
+                match self.index(pack) {
+                    Ok(()) => continue,
+                    Err(error) if is_pack_fault(&error) => drop(self.bad.insert(pack, error.to_string())),
+                    Err(error) => return Err(error),
                 }
-                Err(error) => return Err(error),
             }
+            first = first.or(Some(pack));
         }
-        Ok(None)
+        Ok(first.and_then(|pack| Some((pack, self.bad.get(&pack)?.clone()))))
     }
 
     fn index(&mut self, pack: u32) -> Result<(), TransferError> {

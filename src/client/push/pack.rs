@@ -18,8 +18,9 @@ const FLOOR: u64 = 1 << 20;
 const CEILING: u64 = 64 << 20;
 /// Chunks in one pack, so that an index stays well below the format's limit.
 const MAX_CHUNKS: usize = 60_000;
-/// A pack is at most this part of what was acknowledged, beyond [`FIRST`].
-const PART_OF_SENT: u64 = 24;
+/// A pack is at most this part of what was acknowledged, beyond [`FIRST`]: two are under way at once, so that a cut line costs a
+/// twentieth at most.
+const PART_OF_SENT: u64 = 40;
 
 /// Slabs that go round. Grows to what the packs in memory need, and keeps it until the attempt ends.
 #[derive(Debug, Default)]
@@ -210,9 +211,9 @@ mod tests {
     fn the_size_follows_the_link_and_what_was_sent() {
         let mut shape = Shape::new(512 << 20, u64::MAX);
         assert_eq!(shape.target(), FIRST);
-        for _ in 0..60 {
+        for _ in 0..120 {
             shape.learn(shape.target(), Duration::from_secs(1));
-            assert!(shape.target() <= FIRST.max(shape.acknowledged / 20));
+            assert!(2 * shape.target() <= (2 * FIRST).max(shape.acknowledged / 20));
         }
         assert!(shape.target() > 2 * FIRST);
         for _ in 0..10 {

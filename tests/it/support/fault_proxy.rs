@@ -128,8 +128,16 @@ pub struct FaultProxy {
 struct Shared {
     upstream: String,
     rules: Mutex<Vec<Rule>>,
-    log: Mutex<Vec<Seen>>,
+    log: Mutex<Log>,
     changed: Notify,
+}
+
+/// What was seen since it was last forgotten. Requests count from 0 on and keep their numbers when the log is forgotten, so that
+/// one that began before is not taken for another.
+#[derive(Debug, Default)]
+struct Log {
+    forgotten: usize,
+    seen: Vec<Seen>,
 }
 
 impl FaultProxy {
@@ -172,15 +180,17 @@ impl FaultProxy {
 
     /// Every request so far, in the order they began.
     pub fn log(&self) -> Vec<Seen> {
-        lock(&self.shared.log).clone()
+        lock(&self.shared.log).seen.clone()
     }
 
     pub fn forget(&self) {
-        lock(&self.shared.log).clear();
+        let mut log = lock(&self.shared.log);
+        log.forgotten += log.seen.len();
+        log.seen.clear();
     }
 
     pub fn count(&self, wanted: impl Fn(&Seen) -> bool) -> usize {
-        lock(&self.shared.log).iter().filter(|seen| wanted(seen)).count()
+        lock(&self.shared.log).seen.iter().filter(|seen| wanted(seen)).count()
     }
 
     /// Waits until `count` requests like the wanted ones were seen (their heads; not their ends).
@@ -219,10 +229,12 @@ impl Shared {
     }
 
     fn note(&self, entry: usize, change: impl FnOnce(&mut Seen)) {
-        // the log may have been forgotten meanwhile
-        if let Some(seen) = lock(&self.log).get_mut(entry) {
+        let mut log = lock(&self.log);
+        let at = entry.checked_sub(log.forgotten);
+        if let Some(seen) = at.and_then(|at| log.seen.get_mut(at)) {
             change(seen);
         }
+        drop(log);
         self.changed.notify_waiters();
     }
 }
@@ -261,7 +273,7 @@ impl<'a> Exchange<'a> {
         }
         let entry = {
             let mut log = lock(&shared.log);
-            log.push(Seen {
+            log.seen.push(Seen {
                 method: method.clone(),
                 target: target.clone(),
                 headers,
@@ -270,7 +282,7 @@ impl<'a> Exchange<'a> {
                 status: None,
                 done: false,
             });
-            log.len() - 1
+            log.forgotten + log.seen.len() - 1
         };
         shared.changed.notify_waiters();
         let mut to_server = format!("{method} {target} HTTP/1.1\r\n");
