@@ -1,15 +1,20 @@
 //! Filling packs, and how large they should be.
 //!
-//! The bytes of a pack lie in slabs that go round, so that a pack costs no fresh memory and what it may hold is bounded. The
-//! size is shaped by the measured link: a dropped line must cost seconds, and a small part of what was sent.
+//! A batch that goes into packs nearly whole lends its buffer: its bytes are sent from where they were read. What is new in other
+//! batches is copied into slabs. Both go round, so that a pack costs no fresh memory and what it may hold is bounded. The size is shaped by
+//! the measured link: a dropped line must cost seconds, and a small part of what was sent.
 
+use super::batch::{MARGIN, REGION, Slot};
 use crate::content::pack::{ChunkEntry, PackId, PackIndex, front_bytes};
 use bytes::Bytes;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Bytes of one slab.
-const SLAB: usize = 1 << 20;
+/// Bytes of one slab. What a lent buffer follows stays short, so that little is lost where the two take turns.
+const SLAB: usize = 256 << 10;
+/// A batch lends its buffer from so many new bytes on: then packs hold little memory beyond what they send.
+pub(super) const LEND_FROM: usize = REGION / 16 * 15;
 /// First target.
 const FIRST: u64 = 4 << 20;
 /// Smallest target.
@@ -22,14 +27,40 @@ const MAX_CHUNKS: usize = 60_000;
 /// twentieth at most.
 const PART_OF_SENT: u64 = 40;
 
-/// Slabs that go round. Grows to what the packs in memory need, and keeps it until the attempt ends.
+/// Slabs and lent buffers that go round. Grows to what the packs in memory need, and keeps it until the attempt ends; one kind makes room
+/// for the other.
 #[derive(Debug, Default)]
-pub(super) struct Pool(Mutex<Vec<Vec<u8>>>);
+pub(super) struct Pool(Mutex<Spare>);
+
+#[derive(Debug, Default)]
+struct Spare {
+    slabs: Vec<Vec<u8>>,
+    slots: Vec<Slot>,
+}
 
 impl Pool {
-    fn take(self: &Arc<Self>) -> Slab {
-        let spare = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        Slab { bytes: spare.unwrap_or_else(|| Vec::with_capacity(SLAB)), pool: Arc::clone(self) }
+    fn spare(&self) -> MutexGuard<'_, Spare> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn slab(self: &Arc<Self>) -> Slab {
+        let mut spare = self.spare();
+        let bytes = spare.slabs.pop().unwrap_or_else(|| {
+            spare.slots.pop();
+            Vec::with_capacity(SLAB)
+        });
+        Slab { bytes, pool: Arc::clone(self) }
+    }
+
+    /// Takes a buffer whose bytes packs are to refer to, and gives another for it.
+    pub fn lend(self: &Arc<Self>, slot: Slot) -> (Bytes, Slot) {
+        let mut spare = self.spare();
+        let other = spare.slots.pop().unwrap_or_else(|| {
+            let left = spare.slabs.len().saturating_sub((MARGIN + REGION).div_ceil(SLAB));
+            spare.slabs.truncate(left);
+            Slot::new(MARGIN + REGION)
+        });
+        (Bytes::from_owner(Lent { slot, pool: Arc::clone(self) }), other)
     }
 }
 
@@ -49,7 +80,27 @@ impl Drop for Slab {
     fn drop(&mut self) {
         let mut bytes = std::mem::take(&mut self.bytes);
         bytes.clear();
-        self.pool.0.lock().unwrap_or_else(PoisonError::into_inner).push(bytes);
+        self.pool.spare().slabs.push(bytes);
+    }
+}
+
+/// A batch's buffer, until the last pack that refers to it is gone.
+#[derive(Debug)]
+struct Lent {
+    slot: Slot,
+    pool: Arc<Pool>,
+}
+
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        &self.slot
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let slot = std::mem::replace(&mut self.slot, Slot::new(0));
+        self.pool.spare().slots.push(slot);
     }
 }
 
@@ -59,6 +110,8 @@ pub(super) struct Filling {
     pool: Arc<Pool>,
     full: Vec<Bytes>,
     slab: Option<Slab>,
+    /// A run of lent bytes that may grow yet. Never beside a slab with bytes in it.
+    run: Option<(Bytes, Range<usize>)>,
     entries: Vec<ChunkEntry>,
     stored: u64,
 }
@@ -74,7 +127,7 @@ pub(super) struct Sealed {
 
 impl Filling {
     pub fn new(pool: Arc<Pool>) -> Self {
-        Self { pool, full: Vec::new(), slab: None, entries: Vec::new(), stored: 0 }
+        Self { pool, full: Vec::new(), slab: None, run: None, entries: Vec::new(), stored: 0 }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -97,8 +150,11 @@ impl Filling {
     pub fn append(&mut self, entry: ChunkEntry, mut frame: &[u8]) {
         self.stored += frame.len() as u64;
         self.entries.push(entry);
+        if self.run.is_some() {
+            self.close();
+        }
         while !frame.is_empty() {
-            let slab = self.slab.get_or_insert_with(|| self.pool.take());
+            let slab = self.slab.get_or_insert_with(|| self.pool.slab());
             let (now, rest) = frame.split_at(frame.len().min(SLAB - slab.bytes.len()));
             slab.bytes.extend_from_slice(now);
             frame = rest;
@@ -110,6 +166,25 @@ impl Filling {
         }
     }
 
+    /// As [`append`](Self::append), of bytes that are lent: they are referred to and not copied.
+    pub fn share(&mut self, entry: ChunkEntry, lent: &Bytes, frame: Range<usize>) {
+        self.stored += frame.len() as u64;
+        self.entries.push(entry);
+        match &mut self.run {
+            Some((bytes, run)) if bytes.as_ptr() == lent.as_ptr() && run.end == frame.start => run.end = frame.end,
+            _ => {
+                self.close();
+                self.run = Some((lent.clone(), frame));
+            }
+        }
+    }
+
+    /// Ends the segment that is being filled.
+    fn close(&mut self) {
+        self.full.extend(self.slab.take().map(Bytes::from_owner));
+        self.full.extend(self.run.take().map(|(bytes, run)| bytes.slice(run)));
+    }
+
     /// Ends the pack and begins a new one. Its bytes never change again, and its id is known from here.
     ///
     /// # Panics
@@ -117,9 +192,9 @@ impl Filling {
     pub fn seal(&mut self) -> Sealed {
         let index = PackIndex::new(std::mem::take(&mut self.entries))
             .expect("not empty, below the format's count, and made of chunks that the splitter cut");
+        self.close();
         let mut body = vec![Bytes::from(index.encode())];
         body.append(&mut self.full);
-        body.extend(self.slab.take().map(Bytes::from_owner));
         self.stored = 0;
         Sealed { id: index.id(), body, bytes: index.pack_bytes() }
     }
@@ -187,7 +262,40 @@ mod tests {
         verifier.finish().unwrap();
         assert_eq!(sealed.bytes, sealed.body.iter().map(|part| part.len() as u64).sum::<u64>());
         drop(sealed);
-        assert_eq!(pool.0.lock().unwrap().len(), 3);
+        assert_eq!(pool.spare().slabs.len(), 11, "2.7 MB in slabs");
+    }
+
+    #[test]
+    fn lent_bytes_are_not_copied_and_their_buffer_comes_back() {
+        let pool = Arc::new(Pool::default());
+        let mut filling = Filling::new(Arc::clone(&pool));
+        let mut slot = Slot::new(MARGIN + REGION);
+        slot.iter_mut().zip(0..).for_each(|(byte, n): (&mut u8, u32)| *byte = (n % 251) as u8);
+        let (lent, other) = pool.lend(slot);
+        assert_eq!((other.len(), other[0]), (MARGIN + REGION, 0));
+        let entry = |raw: &[u8]| {
+            let length = u32::try_from(raw.len()).unwrap();
+            ChunkEntry { id: digest(raw), stored: length, raw: length, crc: Crc32::of(raw), codec: Codec::Raw }
+        };
+        let frame = [9; 1000];
+        for range in [100..70_000, 70_000..90_000] {
+            filling.share(entry(&lent[range.clone()]), &lent, range);
+        }
+        filling.append(entry(&frame), &frame);
+        filling.share(entry(&lent[100_000..100_010]), &lent, 100_000..100_010);
+        let sealed = filling.seal();
+        assert_eq!(sealed.body.iter().skip(1).map(Bytes::len).collect::<Vec<_>>(), [89_900, 1000, 10]);
+        assert_eq!(sealed.body[1].as_ptr(), lent[100..].as_ptr());
+        let mut verifier = PackVerifier::new(sealed.id);
+        for part in &sealed.body {
+            verifier.push(part).unwrap();
+        }
+        verifier.finish().unwrap();
+        drop(lent);
+        assert!(pool.spare().slots.is_empty(), "the pack still refers to it");
+        drop(sealed);
+        let (_, again) = pool.lend(other);
+        assert_eq!(again[101], 101, "the same buffer, as it was");
     }
 
     #[test]

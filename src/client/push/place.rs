@@ -16,16 +16,18 @@ use super::Item;
 use super::batch::{Batch, Chunk, Fate, FileFacts, Part, Slot, SmallFile, Unit};
 use super::catalog::{Catalog, Location};
 use super::decide::is_same;
-use super::pack::{Filling, Pool, Sealed, Shape};
+use super::pack::{Filling, LEND_FROM, Pool, Sealed, Shape};
 use super::parent::Parent;
 use super::record::Record;
 use super::source::cached_digest;
 use crate::client::context::TransferError;
 use crate::client::progress::Meter;
+use crate::content::codec::Codec;
 use crate::content::crc::Crc32;
 use crate::content::digest::Digest;
 use crate::content::layout::{FileLayout, PROFILE, Segment};
 use crate::content::pack::ChunkEntry;
+use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,6 +47,15 @@ struct OpenFile {
     layout: FileLayout,
 }
 
+/// The bytes of the batch being placed.
+#[derive(Debug)]
+enum Held<'b> {
+    /// To be copied.
+    Here { slot: &'b Slot, frames: &'b [u8] },
+    /// To be referred to.
+    Lent { slot: &'b Bytes, frames: &'b Bytes },
+}
+
 /// The placing end of the ordering thread.
 #[derive(Debug)]
 pub(super) struct Placing<'a> {
@@ -52,6 +63,7 @@ pub(super) struct Placing<'a> {
     pub sums: Sums,
     meter: &'a Meter,
     parent: Option<&'a Parent>,
+    pool: Arc<Pool>,
     filling: Filling,
     /// Asked before each new chunk, so a pack that is being filled follows what the line has just shown.
     shape: Shape,
@@ -68,12 +80,14 @@ pub(super) struct Placing<'a> {
 
 impl<'a> Placing<'a> {
     pub fn new(record: Record, meter: &'a Meter, parent: Option<&'a Parent>, shape: Shape) -> Self {
+        let pool = Arc::new(Pool::default());
         Self {
             record,
             sums: Sums::default(),
             meter,
             parent,
-            filling: Filling::new(Arc::new(Pool::default())),
+            filling: Filling::new(Arc::clone(&pool)),
+            pool,
             shape,
             sealed: VecDeque::new(),
             packs: Vec::new(),
@@ -112,18 +126,29 @@ impl<'a> Placing<'a> {
         self.shape.learn(bytes, took);
     }
 
-    /// Places a decided batch and gives its buffer back. Batches must come in the order of their numbers. An error is a fault of the machinery
-    /// or of the temporary files; what is wrong with a file is in the record.
+    /// Places a decided batch and gives its buffer back, or another where it is lent to packs. Batches must come in the order of their
+    /// numbers. An error is a fault of the machinery or of the temporary files; what is wrong with a file is in the record.
     pub fn place(&mut self, batch: Batch, catalog: &Catalog) -> Result<Slot, TransferError> {
         let Batch { slot, units, frames, .. } = batch;
-        for unit in units {
-            self.unit(unit, &slot, &frames, catalog)?;
+        let new = units.iter().flat_map(Unit::parts).map(|part| match part {
+            Part::Chunk(Chunk { fate: Fate::New(stored), .. }) => stored.len as usize,
+            _ => 0,
+        });
+        if new.sum::<usize>() >= LEND_FROM && frames.len() <= LEND_FROM / 16 {
+            let (slot, other) = self.pool.lend(slot);
+            self.units(units, &Held::Lent { slot: &slot, frames: &frames.into() }, catalog)?;
+            return Ok(other);
         }
+        self.units(units, &Held::Here { slot: &slot, frames: &frames }, catalog)?;
         Ok(slot)
     }
 
+    fn units(&mut self, units: Vec<Unit>, held: &Held<'_>, catalog: &Catalog) -> Result<(), TransferError> {
+        units.into_iter().try_for_each(|unit| self.unit(unit, held, catalog))
+    }
+
     /// What is dropped leaves its chunks in the packs, where the next push finds them.
-    fn unit(&mut self, unit: Unit, slot: &Slot, frames: &[u8], catalog: &Catalog) -> Result<(), TransferError> {
+    fn unit(&mut self, unit: Unit, held: &Held<'_>, catalog: &Catalog) -> Result<(), TransferError> {
         let same = self.parent.is_some_and(|parent| is_same(&unit, parent, catalog));
         match unit {
             Unit::Dir { path, mode, mtime } => self.record.dir(path, mode, mtime),
@@ -148,7 +173,7 @@ impl<'a> Placing<'a> {
                     let (digest, crc) = (hashed.digest, hashed.crc);
                     let SmallFile { facts, parts, .. } = *file;
                     let mut layout = empty_layout();
-                    self.parts(&mut layout, &parts, slot, frames, catalog)?;
+                    self.parts(&mut layout, &parts, held, catalog)?;
                     layout.crc = crc;
                     self.finish(facts, layout, digest)
                 }
@@ -161,7 +186,7 @@ impl<'a> Placing<'a> {
                 // Taken out and put back, since `self` is borrowed in between.
                 let began = self.large.take();
                 let mut file = began.ok_or(TransferError::Broken { what: "a part came before its file" })?;
-                self.parts(&mut file.layout, &parts, slot, frames, catalog)?;
+                self.parts(&mut file.layout, &parts, held, catalog)?;
                 self.large = Some(file);
                 Ok(())
             }
@@ -218,15 +243,14 @@ impl<'a> Placing<'a> {
         &mut self,
         layout: &mut FileLayout,
         parts: &[Part],
-        slot: &Slot,
-        frames: &[u8],
+        held: &Held<'_>,
         catalog: &Catalog,
     ) -> Result<(), TransferError> {
         for part in parts {
             let (crc, segment) = match part {
                 Part::Hole(len) => (Crc32::zeros(*len), Segment { pack: None, first: 0, count: 0, raw: *len }),
                 Part::Chunk(chunk) => {
-                    let (pack, first) = self.chunk(chunk, slot, frames, catalog)?;
+                    let (pack, first) = self.chunk(chunk, held, catalog)?;
                     (chunk.crc, Segment { pack: Some(pack), first, count: 1, raw: u64::from(chunk.len) })
                 }
             };
@@ -239,13 +263,7 @@ impl<'a> Placing<'a> {
 
     /// The chunk's pack and index in it.
     /// A known chunk costs no byte here, only its place. `Broken` means that the order of decisions was not kept.
-    fn chunk(
-        &mut self,
-        chunk: &Chunk,
-        slot: &Slot,
-        frames: &[u8],
-        catalog: &Catalog,
-    ) -> Result<(u32, u32), TransferError> {
+    fn chunk(&mut self, chunk: &Chunk, held: &Held<'_>, catalog: &Catalog) -> Result<(u32, u32), TransferError> {
         match chunk.fate {
             Fate::Undecided => Err(TransferError::Broken { what: "a chunk was placed before it was decided about" }),
             Fate::Known(Location::Remote { pack, index }) => {
@@ -279,11 +297,13 @@ impl<'a> Placing<'a> {
                     crc: chunk.crc,
                     codec: stored.codec,
                 };
-                let from = match stored.codec {
-                    crate::content::codec::Codec::Raw => &slot[..],
-                    crate::content::codec::Codec::Zstd => frames,
-                };
-                self.filling.append(entry, &from[stored.start as usize..stored.start as usize + stored.len as usize]);
+                let frame = stored.start as usize..stored.start as usize + stored.len as usize;
+                match (held, stored.codec) {
+                    (Held::Here { slot, .. }, Codec::Raw) => self.filling.append(entry, &slot[frame]),
+                    (Held::Here { frames, .. }, Codec::Zstd) => self.filling.append(entry, &frames[frame]),
+                    (Held::Lent { slot, .. }, Codec::Raw) => self.filling.share(entry, slot, frame),
+                    (Held::Lent { frames, .. }, Codec::Zstd) => self.filling.share(entry, frames, frame),
+                }
                 self.serial += 1;
                 Ok((number, index))
             }
