@@ -4,4 +4,5 @@ pub mod api;
 pub mod clock;
 pub mod config;
 pub mod content;
+pub mod direct;
 pub mod domain;

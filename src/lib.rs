@@ -8,13 +8,13 @@
 //! ```text
 //! floor 0  content, domain                     PURE: no async, no files, no network, no clock, no log
 //! floor 1  api                                 wire types that both houses speak
-//! floor 2  store, db, webhook, clock, config   EDGES: one outside thing each
+//! floor 2  store, db, webhook, clock, config, direct   EDGES: one outside thing each
 //! floor 3  app                                 use cases: the only room that joins domain, db and store
 //! floor 4  server                              HTTP in, ticks in, calls app            -- the service's house
 //!          client -> agent, cli                HTTP out, disk, terminal                -- the outside house
 //! ```
 //!
-//! The two houses meet only in `content`, `domain`, `api`, `clock` and `config`. `agent` and `cli` never see `app`, `db`,
+//! The two houses meet only in `content`, `domain`, `api`, `clock`, `config` and `direct`. `agent` and `cli` never see `app`, `db`,
 //! `store` or `webhook`. `src/main.rs` is the composition root, the only file that knows both houses.
 //! The compiler holds the houses apart, `tests/it/layering.rs` holds the rest of this table against the code.
 //!
@@ -69,7 +69,7 @@
 //! * **The public list of keys** names no node: anybody may ask for it. That a key is the named node's rests on the service's countersignature.
 //! * **A lost answer of the store** to a PUT is settled by HEAD and checksum; an absent object is sent again under the same key, conditionally.
 
-pub use dray_ground::{api, clock, config, content, domain};
+pub use dray_ground::{api, clock, config, content, direct, domain};
 pub use dray_outside::{agent, cli, client};
 pub use dray_service::{app, db, server, store, webhook};
 
