@@ -1,8 +1,11 @@
 //! Writing an object of a local store.
 //!
 //! Bytes are kept as they come and written a MiB at a time on the blocking pool, while the next MiB fills: at most two are in
-//! memory. Each batch but the last ends at a multiple of a MiB in the file, so that pages are written whole. On the way they pass through a
-//! small page-aligned buffer: a write from network buffers, which lie anywhere in their pages, costs the kernel several times as much.
+//! memory. On the way they pass through a page-aligned buffer: a write from network buffers, which lie anywhere in their pages, costs the
+//! kernel several times as much.
+//!
+//! Whole batches go to the disk directly where that can be done: an object is synced before it is acknowledged anyway, and the cache's
+//! copy of it took 0.6 of 2.0 CPU s/GiB of a push. The end, and objects smaller than a batch, go through the cache.
 //!
 //! An error is kept by giving up the temporary file: nothing is written after it, and `finish` fails. Writes are not
 //! started again, since a file whose write or sync failed once cannot be trusted to hold what was written before.
@@ -15,6 +18,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::{Step, TempFile, blocking, joined};
 use crate::content::buffer::AlignedBuf;
+use crate::direct;
 use crate::store::keys::Key;
 use crate::store::{Error, Length, PutMode, Result, Settled, Stored};
 
@@ -40,14 +44,14 @@ pub(in crate::store) struct LocalWriter {
     batch: Vec<Bytes>,
     batched: usize,
     /// None while a batch is being written.
-    aligned: Option<AlignedBuf>,
+    way: Option<Way>,
     /// Only one, so that batches land in order: the file's position is the kernel's.
-    in_flight: Option<JoinHandle<Result<AlignedBuf>>>,
+    in_flight: Option<JoinHandle<Result<Way>>>,
 }
 
 impl LocalWriter {
     pub(super) fn new(temp: TempFile, key: Key, length: Length) -> Self {
-        Self { temp: Some(temp), key, length, taken: 0, batch: Vec::new(), batched: 0, aligned: None, in_flight: None }
+        Self { temp: Some(temp), key, length, taken: 0, batch: Vec::new(), batched: 0, way: None, in_flight: None }
     }
 
     /// Waits while a batch is being written and the next is full. Must not be dropped half way and called again: bytes may
@@ -88,11 +92,11 @@ impl LocalWriter {
         let (file, local, path) = (temp.file.clone(), temp.local.clone(), temp.path.clone());
         let batch = std::mem::take(&mut self.batch);
         self.batched = 0;
-        let mut aligned = self.aligned.take().unwrap_or_else(|| AlignedBuf::new(ALIGNED));
+        let mut way = self.way.take().unwrap_or(Way { aligned: None, is_direct: false });
         self.in_flight = Some(spawn_blocking(move || {
-            let written = local.step(Step::Write).and_then(|()| write_all(&file, &batch, &mut aligned));
+            let written = local.step(Step::Write).and_then(|()| way.write(&file, &batch));
             written.map_err(|error| Error::disk(format!("write {}", path.display()), error))?;
-            Ok(aligned)
+            Ok(way)
         }));
         Ok(())
     }
@@ -100,7 +104,7 @@ impl LocalWriter {
     /// Waits for the batch in flight and takes the buffer back. Its error is the writer's.
     async fn settle(&mut self) -> Result<()> {
         if let Some(task) = self.in_flight.take() {
-            self.aligned = Some(joined(task).await?);
+            self.way = Some(joined(task).await?);
         }
         Ok(())
     }
@@ -143,8 +147,51 @@ fn broken() -> Error {
     }
 }
 
-/// Copies the slices through the aligned buffer and writes it whenever it is full, and what is left at the end.
-fn write_all(mut file: &File, batch: &[Bytes], aligned: &mut AlignedBuf) -> io::Result<()> {
+/// How an object's bytes get to the disk: decided by its first batch.
+#[derive(Debug)]
+struct Way {
+    /// A batch where it goes directly, else [`ALIGNED`] bytes; none before the first.
+    aligned: Option<AlignedBuf>,
+    /// The file's position is a multiple of a page then.
+    is_direct: bool,
+}
+
+impl Way {
+    fn write(&mut self, file: &File, batch: &[Bytes]) -> io::Result<()> {
+        let len = batch.iter().map(Bytes::len).sum::<usize>();
+        if self.aligned.is_none() {
+            self.is_direct = len == BATCH && direct::on(file);
+        }
+        let aligned = self.aligned.get_or_insert_with(|| AlignedBuf::new(if self.is_direct { BATCH } else { ALIGNED }));
+        if self.is_direct {
+            if len % direct::ALIGN == 0 && write_direct(file, batch, aligned)? {
+                return Ok(());
+            }
+            direct::off(file)?;
+            self.is_direct = false;
+        }
+        write_cached(file, batch, aligned)
+    }
+}
+
+/// Writes a batch in one piece. `false` where the file system does not do it after all, and then nothing is written.
+fn write_direct(mut file: &File, batch: &[Bytes], aligned: &mut AlignedBuf) -> io::Result<bool> {
+    let mut filled = 0;
+    for piece in batch {
+        aligned[filled..filled + piece.len()].copy_from_slice(piece);
+        filled += piece.len();
+    }
+    let written = match file.write(&aligned[..filled]) {
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
+        written => written?,
+    };
+    file.write_all(&aligned[written..filled])?;
+    Ok(true)
+}
+
+/// Copies the slices through the first [`ALIGNED`] bytes of the buffer and writes those whenever they are full, and what is left at the end.
+fn write_cached(mut file: &File, batch: &[Bytes], aligned: &mut AlignedBuf) -> io::Result<()> {
     let mut filled = 0;
     for piece in batch {
         let mut rest = &piece[..];
@@ -153,7 +200,7 @@ fn write_all(mut file: &File, batch: &[Bytes], aligned: &mut AlignedBuf) -> io::
             aligned[filled..filled + take].copy_from_slice(&rest[..take]);
             (filled, rest) = (filled + take, &rest[take..]);
             if filled == ALIGNED {
-                file.write_all(&aligned[..])?;
+                file.write_all(&aligned[..ALIGNED])?;
                 filled = 0;
             }
         }
