@@ -11,7 +11,7 @@ use super::LocalFiles;
 use super::dest::{Dest, Dirs, Missing, in_the_way, local, look, mode, timestamps};
 use super::file::{FileFacts, may_resume};
 use super::finish::{Event, Kept};
-use super::large::{Finish, create};
+use super::large::{Finish, PRIVATE, create};
 use super::reads::is_pack_fault;
 use super::resume::take_over;
 use super::scan::{Decision, Decisions, link_digest};
@@ -304,7 +304,7 @@ impl State<'_> {
             return Ok(());
         };
         let made = dirs.parent(&job.path, Missing::Make).map_err(super::large::Unfinished::Io).and_then(|dir| {
-            let (file, temporary) = create(dest, dir)?;
+            let (file, temporary) = create(dest, dir, PRIVATE)?;
             let named = super::large::name(&file, dir, &temporary, job, *how);
             if named.is_err() {
                 let _ = rustix::fs::unlinkat(dir, &*temporary, AtFlags::empty());

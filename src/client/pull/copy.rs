@@ -5,7 +5,7 @@
 
 use super::dest::Dest;
 use super::file::FileFacts;
-use super::large::{Finish, Unfinished, create, name, sync};
+use super::large::{Finish, PRIVATE, Unfinished, create, name, sync};
 use crate::client::walk::Stamp;
 use crate::content::buffer::AlignedBuf;
 use crate::content::digest::Hasher;
@@ -25,7 +25,7 @@ pub(super) fn copy(
     job: &FileFacts,
     how: Finish,
 ) -> Result<Option<Stamp>, Unfinished> {
-    let (file, temporary) = create(dest, dir)?;
+    let (file, temporary) = create(dest, dir, PRIVATE)?;
     let copied = match copy_bytes(from, &file, job) {
         Ok(true) => {
             sync(&file, how).map_err(Unfinished::Io).and_then(|()| name(&file, dir, &temporary, job, how)).map(Some)

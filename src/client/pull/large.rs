@@ -12,11 +12,15 @@ use crate::direct;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Advice, AtFlags, Mode, OFlags};
 use rustix::io::Errno;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 const CREATE: OFlags =
     OFlags::RDWR.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Of what is opened again before it has its name.
+pub(super) const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
 
 /// Bytes written at a time.
 ///
@@ -24,6 +28,9 @@ const CREATE: OFlags =
 /// kernel makes room for long ones by moving pages: 1 GiB of zeros by `dd` took 1.9 s of system time in calls of 512 KiB or 4 MiB, 1.4 in calls of 64 or 128 KiB, and a
 /// quarter of a pull went there. In fresh memory 128 KiB costs what 512 does, and shorter calls more.
 const PIECE: u64 = 128 << 10;
+/// From so many whole pages on, in bytes, a run goes to the disk past the page cache: a pull ends with a sync anyway, and the cache's copy of what it
+/// wrote cost more than BLAKE3, several times so where the memory for it was not at hand.
+const DIRECT_FROM: usize = 1 << 20;
 
 /// A temporary file. Dropped before it was finished, it stays for the next pull where that will know of it; else it is unlinked.
 #[derive(Debug)]
@@ -66,8 +73,8 @@ impl LargeFile {
         let dir = dirs.parent(&job.path, Missing::Fail)?;
         let keeps = dest.keeps.load(Ordering::Relaxed) && may_resume(job.size, &job.layout);
         let (file, temporary) = match keeps {
-            true => create_as(dir, part_name(&dest.run, job.path.name(), &job.digest))?,
-            false => create(dest, dir)?,
+            true => create_as(dir, part_name(&dest.run, job.path.name(), &job.digest), PRIVATE)?,
+            false => create(dest, dir, PRIVATE)?,
         };
         let dir = rustix::io::fcntl_dupfd_cloexec(dir, 0)?;
         Ok(Self { file, dir, temporary, resumed: false, stays: AtomicBool::new(keeps), turn: Mutex::default() })
@@ -79,8 +86,9 @@ impl LargeFile {
         Ok(Self { file, dir, temporary, resumed: true, stays: AtomicBool::new(true), turn: Mutex::default() })
     }
 
-    /// Reads what it holds; an error where it is shorter.
+    /// Reads what it holds; an error where it is shorter. Takes its turn, since a write changes how the file is reached.
     pub fn read(&self, to: &mut [u8], offset: u64) -> Result<(), Errno> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let mut read = 0;
         while read < to.len() {
             match rustix::io::pread(&self.file, &mut to[read..], offset + read as u64) {
@@ -148,39 +156,83 @@ pub(super) fn name(
             return Err(Unfinished::ReadBack(actual));
         }
     }
-    rustix::fs::fchmod(file, mode(job.mode & how.mode_mask))?;
+    let wanted = job.mode & how.mode_mask;
+    // To look costs a tenth of to set, and most files are made with their mode.
+    if rustix::fs::fstat(file)?.st_mode & 0o7777 != wanted {
+        rustix::fs::fchmod(file, mode(wanted))?;
+    }
     rustix::fs::futimens(file, &timestamps(job.mtime))?;
     rustix::fs::renameat(dir, temporary, dir, job.path.name())?;
     Ok(Stamp::of(&rustix::fs::fstat(file)?))
 }
 
-/// A new file under a temporary name.
-pub(super) fn create(dest: &Dest, dir: BorrowedFd<'_>) -> Result<(OwnedFd, String), Errno> {
-    create_as(dir, dest.temporary())
+/// A new file under a temporary name. Its mode may have fewer bits than asked for.
+pub(super) fn create(dest: &Dest, dir: BorrowedFd<'_>, mode: Mode) -> Result<(OwnedFd, String), Errno> {
+    create_as(dir, dest.temporary(), mode)
 }
 
-fn create_as(dir: BorrowedFd<'_>, temporary: String) -> Result<(OwnedFd, String), Errno> {
-    let file = rustix::fs::openat(dir, &*temporary, CREATE, Mode::RUSR | Mode::WUSR)?;
+fn create_as(dir: BorrowedFd<'_>, temporary: String, mode: Mode) -> Result<(OwnedFd, String), Errno> {
+    let file = rustix::fs::openat(dir, &*temporary, CREATE, mode)?;
     Ok((file, temporary))
 }
 
-/// Writes all runs that are no holes.
+/// Writes all runs that are no holes. One thread at a time.
 pub(super) fn write_runs(file: &OwnedFd, runs: &[Run], slot: &AlignedBuf) -> Result<(), Errno> {
     for run in runs {
         let Some(at) = run.at else { continue };
-        let mut bytes = &slot[at..at + usize::try_from(run.length).expect("a run fits its buffer")];
-        let mut offset = run.offset;
-        while !bytes.is_empty() {
-            let room = usize::try_from(PIECE - offset % PIECE).expect("at most a piece");
-            match rustix::io::pwrite(file, &bytes[..room.min(bytes.len())], offset) {
-                Ok(0) => return Err(Errno::IO),
-                Ok(written) => {
-                    bytes = &bytes[written..];
-                    offset += written as u64;
-                }
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error),
+        let bytes = &slot[at..at + usize::try_from(run.length).expect("a run fits its buffer")];
+        let pages = whole_pages(at, run.offset, bytes.len());
+        if pages.len() < DIRECT_FROM || !write_direct(file, &bytes[pages.clone()], run.offset + pages.start as u64)? {
+            write_cached(file, bytes, run.offset)?;
+            continue;
+        }
+        write_cached(file, &bytes[..pages.start], run.offset)?;
+        write_cached(file, &bytes[pages.end..], run.offset + pages.end as u64)?;
+    }
+    Ok(())
+}
+
+/// Which of a run's bytes are whole pages, of the file and of the buffer both; empty where the two lie apart.
+fn whole_pages(at: usize, offset: u64, len: usize) -> Range<usize> {
+    let page = direct::ALIGN;
+    let within = usize::try_from(offset % page as u64).expect("less than a page");
+    if at % page != within {
+        return 0..0;
+    }
+    let start = (page - within) % page;
+    let end = ((within + len) / page * page).saturating_sub(within);
+    if start < end { start..end } else { 0..0 }
+}
+
+/// Writes whole pages past the page cache. `false` where the file system does not do it, and then some of them may be written.
+fn write_direct(file: &OwnedFd, pages: &[u8], offset: u64) -> Result<bool, Errno> {
+    if !direct::on(file) {
+        return Ok(false);
+    }
+    let written = write_all(file, pages, offset, u64::MAX);
+    direct::off(file)?;
+    match written {
+        Err(Errno::INVAL) => Ok(false),
+        written => written.map(|()| true),
+    }
+}
+
+fn write_cached(file: &OwnedFd, bytes: &[u8], offset: u64) -> Result<(), Errno> {
+    write_all(file, bytes, offset, PIECE)
+}
+
+/// Writes in calls that end at multiples of `piece` in the file, or with the bytes.
+fn write_all(file: &OwnedFd, mut bytes: &[u8], mut offset: u64, piece: u64) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        let room = usize::try_from(piece - offset % piece).unwrap_or(usize::MAX);
+        match rustix::io::pwrite(file, &bytes[..room.min(bytes.len())], offset) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(written) => {
+                bytes = &bytes[written..];
+                offset += written as u64;
             }
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(())
@@ -227,4 +279,38 @@ pub(in crate::client) fn read_found(found: &Found) -> Result<Digest, String> {
         read_back(&file, found.stamp.size)
     };
     read().map_err(errno_reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_pages_are_whole_in_the_file_and_in_the_buffer() {
+        let page = direct::ALIGN;
+        assert_eq!(whole_pages(0, 0, 3 * page), 0..3 * page);
+        assert_eq!(whole_pages(page, 8 * page as u64, page + 1), 0..page);
+        assert_eq!(whole_pages(100, 100, 3 * page), page - 100..3 * page - 100);
+        assert_eq!(whole_pages(5 * page + 1, 1, page - 1), 0..0, "the end of one page");
+        assert_eq!(whole_pages(1, 1, 2 * page - 2), 0..0, "parts of two");
+        assert_eq!(whole_pages(0, 1, 3 * page), 0..0, "they lie apart");
+        assert_eq!(whole_pages(0, 0, 0), 0..0);
+    }
+
+    /// Runs as two windows cut them, in either order: pages that both share and an end that is no page among them.
+    #[test]
+    fn runs_that_share_pages_are_written_whole_in_any_order() {
+        let len = 5 * DIRECT_FROM + 777;
+        let (mut wanted, mut slot) = (vec![0; len], AlignedBuf::new(len));
+        wanted.iter_mut().zip(0_u32..).for_each(|(byte, n)| *byte = (n.wrapping_mul(2_654_435_761) >> 24) as u8);
+        slot.copy_from_slice(&wanted);
+        let cuts = [0, 2 * DIRECT_FROM + 1234, 4 * DIRECT_FROM + 5, len];
+        let run = |n: usize| Run { offset: cuts[n] as u64, length: (cuts[n + 1] - cuts[n]) as u64, at: Some(cuts[n]) };
+        for order in [[0, 1, 2], [2, 0, 1]] {
+            let file = OwnedFd::from(tempfile::tempfile().unwrap());
+            order.iter().for_each(|n| write_runs(&file, &[run(*n)], &slot).unwrap());
+            rustix::fs::fsync(&file).unwrap();
+            assert_eq!(read_disk(&file, len as u64).unwrap(), crate::content::digest::digest(&wanted), "{order:?}");
+        }
+    }
 }

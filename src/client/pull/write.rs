@@ -5,9 +5,9 @@
 //! Pieces of larger files are written here too; their digest follows in order, in `finish`.
 
 use super::Durability;
-use super::dest::{Dest, Dirs, Missing};
+use super::dest::{Dest, Dirs, Missing, mode};
 use super::file::{FileFacts, Run};
-use super::large::{Finish, LargeFile, Unfinished, create, fill_out, name, write_runs};
+use super::large::{Finish, LargeFile, PRIVATE, Unfinished, create, fill_out, name, write_runs};
 use super::window::{Damage, Done, Ended, Fetched, FileJob, Proof, decode, hash_runs};
 use crate::client::report::Item;
 use crate::client::walk::errno_reason;
@@ -166,7 +166,11 @@ fn write(
     how: Finish,
 ) -> Result<Written, Unfinished> {
     let dir = dirs.parent(&job.path, Missing::Fail)?;
-    let (file, temporary) = create(dest, dir)?;
+    let own = match how.durability {
+        Durability::Batch => mode(job.mode & how.mode_mask),
+        Durability::ReadBack => PRIVATE,
+    };
+    let (file, temporary) = create(dest, dir, own)?;
     let filled = write_runs(&file, runs, &done.job.slot).and_then(|()| fill_out(&file, job));
     let written = match (filled, how.durability) {
         (Err(error), _) => Err(Unfinished::Io(error)),
