@@ -7,6 +7,7 @@
 
 use crate::content::digest::Digest;
 use crate::content::pack::{PackId, PackIndex};
+use foldhash::fast::RandomState;
 use std::collections::{HashMap, HashSet};
 
 /// Entries of one generation; both together stay below 14 MiB and cover 14 GiB of large files.
@@ -30,8 +31,8 @@ struct Known {
 /// The table.
 #[derive(Debug, Default)]
 pub(super) struct Catalog {
-    young: HashMap<Digest, Known>,
-    old: HashMap<Digest, Known>,
+    young: HashMap<Digest, Known, RandomState>,
+    old: HashMap<Digest, Known, RandomState>,
     /// Packs whose entries may still be in the younger, in the older generation.
     loaded: HashSet<PackId>,
     loaded_before: HashSet<PackId>,

@@ -27,8 +27,8 @@ use std::sync::Arc;
 
 use super::spool::{Lines, Spool};
 
-/// Compression of tree and layout: zstd's default, since they are small beside the data.
-const LEVEL: i32 = 3;
+/// Compression of tree and layout: half of them are digests in hex, of which a higher level makes little less.
+const LEVEL: i32 = 1;
 
 /// A document that is compressed while it is written.
 /// Unbuffered above: the writers of tree and layout hand it 64 KiB at a time.
