@@ -1,6 +1,6 @@
 """Dray's processes and the S3 server that the measurements run against, all on loopback."""
 import atexit, json, os, shutil, signal, socket, sqlite3, subprocess, time
-from .measure import Failed, cpu_of, forget_peak, peak_of, run, size_of
+from .measure import Failed, cpu_of, forget_peak, peak_of, run, size_of, touch_memory
 
 S3_SCRIPT = os.path.join(os.path.dirname(__file__), "..", "..", "tests", "services", "s3.sh")
 S3_KEYS = {"AWS_ACCESS_KEY_ID": "benchaccess", "AWS_SECRET_ACCESS_KEY": "benchsecretkey12345", "AWS_DEFAULT_REGION": "us-east-1"}
@@ -146,6 +146,7 @@ class Agent:
         job = self.service.call("job", "submit", job_file)["id"]
         self.service.call("lease", "grant", "--job", job, "--node", self.node, "--until", "8h")
         os.sync()
+        touch_memory()
         pids = (self.pid, self.service.pid)
         for pid in pids:
             forget_peak(pid)
