@@ -1,6 +1,6 @@
 """Dray's own lines: the roads on a local or an S3 store, edits over a slow link, and scale."""
 import base64, json, os
-from .measure import GIB, MIB, Started, cpu_of, forget_peak, need_space, peak_of, same, size_of, warm
+from .measure import GIB, MIB, Started, cpu_of, forget_peak, need_space, peak_of, same, size_of, touch_memory, warm
 from .parts import Agent, S3, Service
 from .table import median
 from . import trees
@@ -53,11 +53,15 @@ def cycle(place, program, v1, v2, steps, check, s3=None):
         assert taken["rehash"]["report"]["unchanged"], "hashed again: a new version"
     if "pull" in steps:
         target = place.clear("pulled")
+        if not s3:
+            warm(service.store)
         taken["pull"] = pulled(service.measured("pull", "bench/a@v1", target), raw1, files1)
         if check:
             same(v1, target)
         place.clear("pulled")
     if "stage" in steps:
+        if not s3:
+            warm(service.store)
         agent = Agent(place, service, "node-1")
         taken["stage"] = staged(agent.stage("bench/a@v1"), raw1, files1)
         agent.stop()
@@ -168,6 +172,8 @@ def scale_tree(place, table, program, names, tree):
         place.clear("pulled")
         table.add(names["pull"], raw, files, [pull], f"{pull['requests']} requests")
     if "stage" in names:
+        if not s3:
+            warm(service.store)
         agent = Agent(place, service, "node-1")
         stage = staged(agent.stage("bench/a@v1"), raw, files)
         agent.stop()
@@ -187,6 +193,8 @@ def pushes_at_once(place, table, program, name, size, count=8):
     service = Service(place, program)
     forget_peak(service.pid)
     before, asked = cpu_of(service.pid), service.requests()
+    os.sync()
+    touch_memory()
     started = []
     for i, part in enumerate(parts):
         env = dict(service.env, XDG_CACHE_HOME=place.clear(f"cache-{i}"))

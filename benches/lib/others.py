@@ -137,6 +137,7 @@ def a_store(place, table, peer, names, v1, v2, runs):
         up.append(peer.up(v1, "a"))
         stored = size_of(peer.repo)[0]
         target = place.clear("out-tree")
+        warm(peer.repo)
         sample, tree = peer.down(v1, target)
         down.append(sample)
         if n == 0:

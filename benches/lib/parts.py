@@ -48,6 +48,7 @@ class Service:
     def __init__(self, place, program, name="service", s3=None):
         self.place, self.program, self.s3 = place, program, s3
         self.data = place.clear(name + "-data")
+        self.store = os.path.join(self.data, "store")
         self.cache = place.clear(name + "-cache")
         self.log = open(place.at(name + ".log"), "wb")
         port = free_port()
@@ -97,11 +98,11 @@ class Service:
         return sample
 
     def stored(self):
-        return size_of(os.path.join(self.data, "store"))[0]
+        return size_of(self.store)[0]
 
     def packs(self):
         """Sizes of the packs in the local store."""
-        walk = os.walk(os.path.join(self.data, "store", "packs"))
+        walk = os.walk(os.path.join(self.store, "packs"))
         return sorted(os.path.getsize(os.path.join(base, name)) for base, _, files in walk for name in files)
 
     def sql_bytes(self):
