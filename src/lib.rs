@@ -66,6 +66,9 @@
 //! * **`GET /v1/jobs/{id}/plan`** is the route of `dray stage --plan`.
 //! * **Globs and shards** mean the same for pulls and stagings ([`domain::selection::Rule`]); `--include a` takes what lies below `a` too.
 //! * **A large file's part** is named by the file as well as by the pull, so that the next pull proves and uses it.
+//! * **Large writes go past the page cache** ([`direct`]), in the local store and in pulls, and what is *read back* is read past it too: to drop a file
+//!   from the cache is a request that the kernel need not heed, and is all there is only where a file system does not promise direct reads. The cache's copy of
+//!   bytes that are synced anyway cost more than BLAKE3 did.
 //! * **The public list of keys** names no node: anybody may ask for it. That a key is the named node's rests on the service's countersignature.
 //! * **A lost answer of the store** to a PUT is settled by HEAD and checksum; an absent object is sent again under the same key, conditionally.
 

@@ -1,7 +1,7 @@
 //! Stage-in: one job's inputs onto this node's disk, and the proof of it.
 //!
 //! Order: trees and space are checked before the first byte; the record is synced before the directory is made; each input is pulled with
-//! every file synced, dropped from the page cache and read back; `out/` is made; facts are taken; the receipt is signed and recorded; only
+//! every file synced and read back past the page cache; `out/` is made; facts are taken; the receipt is signed and recorded; only
 //! then `ready` is said. A crash anywhere leaves a record that says how far it came, and the same road is walked again.
 //!
 //! ```text

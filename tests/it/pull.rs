@@ -248,6 +248,16 @@ async fn read_back_and_local_files() {
         assert_eq!(report.await.unwrap().local_bytes, local, "{name}");
         assert_same(&tree, &dest);
     }
+    let (open, modes) = (scratch.join("open"), [0o666, 0o777, 0o640, 0o400]);
+    for mode in modes {
+        let path = tree.join(format!("{mode:o}"));
+        fs::write(&path, "small").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+    push_dir(&context, "pull/agent", &tree).await;
+    pull_with(&context, "pull/agent", &open, |_| {}).await.unwrap();
+    let set = |mode: &u32| open.join(format!("{mode:o}")).metadata().unwrap().permissions().mode() & 0o7777;
+    assert_eq!(modes.each_ref().map(set), modes, "whatever the umask takes away when a file is made");
     let masked = scratch.join("masked");
     fs::set_permissions(tree.join("big"), fs::Permissions::from_mode(0o666)).unwrap();
     push_dir(&context, "pull/agent", &tree).await;

@@ -19,7 +19,7 @@ use std::sync::{Mutex, PoisonError};
 const CREATE: OFlags =
     OFlags::RDWR.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Of what is opened again before it has its name.
+/// Of what may be opened again, to be written or read, before it has its name.
 pub(super) const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
 
 /// Bytes written at a time.
@@ -238,14 +238,20 @@ fn write_all(file: &OwnedFd, mut bytes: &[u8], mut offset: u64, piece: u64) -> R
     Ok(())
 }
 
-/// The digest of what the disk holds of a synced file: read past the cache, or else after the cache was told to forget it.
+/// The digest of what the disk holds of a synced file: read past the cache. Where the file system does not promise that, the cache is told to
+/// forget the file first.
 fn read_disk(file: &OwnedFd, size: u64) -> Result<Digest, Errno> {
-    if direct::on(file) {
-        match read_back(file, size) {
-            Err(Errno::INVAL) => direct::off(file)?,
-            told => return told,
+    if !direct::on(file) {
+        rustix::fs::fadvise(file, 0, None, Advice::DontNeed)?;
+        if !direct::ask(file) {
+            return read_back(file, size);
         }
     }
+    match read_back(file, size) {
+        Err(Errno::INVAL) => {}
+        told => return told,
+    }
+    direct::off(file)?;
     rustix::fs::fadvise(file, 0, None, Advice::DontNeed)?;
     read_back(file, size)
 }

@@ -58,8 +58,8 @@ use std::sync::Arc;
 pub enum Durability {
     /// One `syncfs` at the end: after a loss of power before it, files may be named and hold other bytes. For a person who waits.
     Batch,
-    /// Every file synced and read back from the disk, whatever the page cache holds, with its digest equal, before it gets its name; then
-    /// `syncfs` for the names. What `ready` rests on.
+    /// Every file synced and read back past the page cache with its digest equal, before it gets its name; then `syncfs` for the names.
+    /// Where a file system does not promise such reads, the cache is told to forget the file before. What `ready` rests on.
     ReadBack,
 }
 

@@ -36,7 +36,12 @@ pub(super) struct Pool(Mutex<Spare>);
 struct Spare {
     slabs: Vec<Vec<u8>>,
     slots: Vec<Slot>,
+    /// Slabs made since a slot last made room for them.
+    made: usize,
 }
+
+/// Slabs that take a slot's room.
+const SLABS_OF_SLOT: usize = (MARGIN + REGION).div_ceil(SLAB);
 
 impl Pool {
     fn spare(&self) -> MutexGuard<'_, Spare> {
@@ -46,7 +51,11 @@ impl Pool {
     fn slab(self: &Arc<Self>) -> Slab {
         let mut spare = self.spare();
         let bytes = spare.slabs.pop().unwrap_or_else(|| {
-            spare.slots.pop();
+            spare.made += 1;
+            if spare.made >= SLABS_OF_SLOT {
+                spare.made = 0;
+                spare.slots.pop();
+            }
             Vec::with_capacity(SLAB)
         });
         Slab { bytes, pool: Arc::clone(self) }
@@ -56,7 +65,7 @@ impl Pool {
     pub fn lend(self: &Arc<Self>, slot: Slot) -> (Bytes, Slot) {
         let mut spare = self.spare();
         let other = spare.slots.pop().unwrap_or_else(|| {
-            let left = spare.slabs.len().saturating_sub((MARGIN + REGION).div_ceil(SLAB));
+            let left = spare.slabs.len().saturating_sub(SLABS_OF_SLOT);
             spare.slabs.truncate(left);
             Slot::new(MARGIN + REGION)
         });

@@ -146,7 +146,7 @@ pub(super) fn cut_whole(bytes: &[u8], start: usize) -> Vec<Part> {
     parts
 }
 
-/// Compresses the chunks that are new. Those that do not shrink stay in the slot and are copied from there once. To be called once a batch,
+/// Compresses the chunks that are new. Those that do not shrink stay in the slot. To be called once a batch,
 /// after its fates are fixed.
 pub(super) fn encode(batch: &mut Batch, encoder: &mut Encoder) {
     let mut frames = std::mem::take(&mut batch.frames);

@@ -1,7 +1,7 @@
 //! Writing an object of a local store.
 //!
 //! Bytes are kept as they come and written a MiB at a time on the blocking pool, while the next MiB fills: at most two are in
-//! memory. On the way they pass through a page-aligned buffer: a write from network buffers, which lie anywhere in their pages, costs the
+//! memory, and a copy of one, since on the way they pass through a page-aligned buffer: a write from network buffers, which lie anywhere in their pages, costs the
 //! kernel several times as much.
 //!
 //! Whole batches go to the disk directly where that can be done: an object is synced before it is acknowledged anyway, and the cache's
