@@ -172,8 +172,7 @@ def scale_tree(place, table, program, names, tree):
         place.clear("pulled")
         table.add(names["pull"], raw, files, [pull], f"{pull['requests']} requests")
     if "stage" in names:
-        if not s3:
-            warm(service.store)
+        warm(service.store)
         agent = Agent(place, service, "node-1")
         stage = staged(agent.stage("bench/a@v1"), raw, files)
         agent.stop()

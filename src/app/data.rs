@@ -19,7 +19,7 @@ use crate::store::{Key, Store};
 /// Memory of pack, tree and layout bodies that are being taken, in MiB; the others wait unread.
 pub const BODIES_MIB: usize = 128;
 /// What one team's bodies may hold of it, so that a team that trickles does not stop the others.
-pub const TEAM_BODIES_MIB: usize = 96;
+pub const TEAM_BODIES_MIB: usize = 91;
 /// What a long body holds with a local store: a batch being proven, two being written and one's copy, an index. One of many tiny chunks
 /// holds up to twice that.
 const LOCAL_BODY_MIB: u64 = 7;
@@ -260,7 +260,7 @@ mod tests {
         for _ in 0..TEAM_BODIES_MIB as u64 / LOCAL_BODY_MIB {
             held.push(data.body_room(busy, 64 << 20).await.unwrap());
         }
-        let one_more = data.body_room(busy, 64 << 20);
+        let one_more = data.body_room(busy, 1);
         tokio::pin!(one_more);
         assert!(futures::poll!(&mut one_more).is_pending(), "the team has its share");
         let small: Vec<_> = futures::future::join_all((0..16).map(|_| data.body_room(calm, 1 << 20))).await;

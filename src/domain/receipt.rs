@@ -49,7 +49,7 @@ pub struct Readiness {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Method {
-    /// Files written, synced, dropped from the page cache, read back and hashed.
+    /// Files written, synced, read back past the page cache and hashed.
     pub reread_files: u64,
     /// Files of the node's cache whose size, times and inode have not changed since they were last hashed.
     pub unchanged_files: u64,
