@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::support::binary::{Ran, wait};
 use crate::support::client::assert_same;
 use crate::support::dice::Dice;
-use crate::support::fault_proxy::Seen;
+use crate::support::fault_proxy::{Fault, Rule, Seen};
 use crate::support::replicas::{PACK, Pair, acknowledged, is_grant, pack_of};
 
 const LIMIT: Duration = Duration::from_secs(240);
@@ -28,6 +28,17 @@ fn footage(dice: &mut Dice, tree: &Path, mebibytes: usize) {
     for number in 0..40 {
         let length = usize::try_from(dice.below(9_000)).unwrap();
         fs_err::write(tree.join(format!("note-{number}.txt")), dice.bytes(length)).unwrap();
+    }
+}
+
+/// Returns once a pull has named a file of 16 MiB there.
+fn whole_file(dir: &Path) {
+    let until = Instant::now() + LIMIT;
+    let is_whole = |path: &Path| path.extension().is_some_and(|end| end == "mp4");
+    let named = || fs_err::read_dir(dir).is_ok_and(|there| there.flatten().any(|entry| is_whole(&entry.path())));
+    while !named() {
+        assert!(Instant::now() < until, "no whole file in {}", dir.display());
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -114,13 +125,17 @@ async fn a_pull_outlives_both_replicas_in_turn_and_its_own_death() {
     assert_eq!(ran.code, 0, "{ran:?}\n{}", pair.logs());
     assert_same(&tree, &dest);
 
-    // The pull is killed instead, in the middle; the same command brings the rest only.
+    // The pull is killed instead, held in the middle by a grant that never comes; the same command brings the rest only.
     let again = pair.path("again");
-    pair.replicas.iter().for_each(|replica| replica.proxy.forget());
+    let proxy = &pair.replicas[first].proxy;
+    proxy.forget();
+    proxy.on(Rule::new("POST", "/v1/grants").skip(2).does(Fault::Hang));
     let mut pull = pair.command(["pull", "two/pull", text(&again), "--json"]).spawn().unwrap();
-    pair.seen(|seen| is_grant(seen) && acknowledged(seen), 2).await;
+    tokio::time::timeout(LIMIT, proxy.wait(is_grant, 3)).await.expect("a third grant is asked for");
+    whole_file(&again.join("clips"));
     pull.kill().unwrap();
     pull.wait().unwrap();
+    proxy.clear();
     let report = pair.json(["pull", "two/pull", text(&again)]);
     let (bytes, reused) = (report["bytes"].as_u64().unwrap(), report["reused_bytes"].as_u64().unwrap());
     assert!(reused >= 16 << 20, "whole files are kept: {reused} of {bytes}");
