@@ -10,10 +10,23 @@ use dray::config::{Flags, Settings};
 use std::process::ExitCode;
 use std::time::Duration;
 
+/// glibc learns from it: see [`keep_freed`].
+const KEPT: usize = 4 << 20;
+
 /// How long threads may still block once everything is told.
 const LAST_BREATH: Duration = Duration::from_millis(200);
 
+/// Has the allocator keep freed memory for the next buffers instead of handing it back to the kernel, which cleared 400 KiB anew for every
+/// read from a socket: 5 % of the service's CPU in a push of footage, 10 % in a staging, up to 6 % of the client's.
+///
+/// By malloc's dynamic threshold (mallopt(3), `M_MMAP_THRESHOLD`): after a block of this size was given back, blocks up to it come from the heap, and
+/// an arena of glibc keeps at most twice as much at its end. With another allocator it does nothing.
+fn keep_freed() {
+    drop(std::hint::black_box(Vec::<u8>::with_capacity(KEPT)));
+}
+
 fn main() -> ExitCode {
+    keep_freed();
     let cli = match cli::parse(std::env::args_os()) {
         Ok(cli) => cli,
         Err(code) => return code,
