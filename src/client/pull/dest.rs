@@ -1,7 +1,8 @@
 //! DEST: everything below it is reached through directory handles, name by name, without following a link.
 //!
 //! DEST itself may be a link. Whatever stands in the way of a directory (a link above all) ends the pull; nothing is removed
-//! to make room. A file gets its name only by rename, from a temporary name in the same directory.
+//! to make room. A file gets its name only when it is whole: by rename, from a temporary name in the same directory, or by a link to a file without a
+//! name.
 //!
 //! Why by handles: DEST may be writable by a job that runs, and a link put in the place of a directory between a check and a write would
 //! lead a pull to anywhere on the machine. Modes are opened up on the way, and restored by `settle`.
@@ -32,6 +33,8 @@ pub(in crate::client) struct Dest {
     next: AtomicU64,
     /// Unfinished large files stay for the next pull, which knows of this one. Set before the first file is made, where the `.run` stands.
     pub keeps: AtomicBool,
+    /// Small files are written without a name, as far as this file system was found to do it.
+    pub unnamed: AtomicBool,
 }
 
 impl Dest {
@@ -40,7 +43,14 @@ impl Dest {
         fs_err::create_dir_all(path).map_err(TransferError::local(path))?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| local(path, error))?;
-        Ok(Self { path: path.to_owned(), root, run, next: AtomicU64::new(0), keeps: AtomicBool::new(false) })
+        Ok(Self {
+            path: path.to_owned(),
+            root,
+            run,
+            next: AtomicU64::new(0),
+            keeps: AtomicBool::new(false),
+            unnamed: AtomicBool::new(true),
+        })
     }
 
     /// A name that no one else uses: `.dray-<pull>-<number>.part`. A tree may hold names of this form; the pull's id makes it

@@ -13,11 +13,14 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Advice, AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 const CREATE: OFlags =
     OFlags::RDWR.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+const UNNAMED: OFlags = OFlags::RDWR.union(OFlags::TMPFILE).union(OFlags::CLOEXEC);
 
 /// Of what may be opened again, to be written or read, before it has its name.
 pub(super) const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
@@ -156,14 +159,49 @@ pub(super) fn name(
             return Err(Unfinished::ReadBack(actual));
         }
     }
+    set_facts(file, job, how)?;
+    rustix::fs::renameat(dir, temporary, dir, job.path.name())?;
+    Ok(Stamp::of(&rustix::fs::fstat(file)?))
+}
+
+/// Gives a written file its mode and times.
+fn set_facts(file: &OwnedFd, job: &FileFacts, how: Finish) -> Result<(), Errno> {
     let wanted = job.mode & how.mode_mask;
     // To look costs a tenth of to set, and most files are made with their mode.
     if rustix::fs::fstat(file)?.st_mode & 0o7777 != wanted {
         rustix::fs::fchmod(file, mode(wanted))?;
     }
-    rustix::fs::futimens(file, &timestamps(job.mtime))?;
-    rustix::fs::renameat(dir, temporary, dir, job.path.name())?;
-    Ok(Stamp::of(&rustix::fs::fstat(file)?))
+    rustix::fs::futimens(file, &timestamps(job.mtime))
+}
+
+/// Writes a proven file that has no name until it is whole: its directory is changed once instead of three times, and a killed pull leaves nothing
+/// of it. Fails where the file system cannot do that, or `/proc` is not there; nothing stays then, and the file can be written under a temporary name.
+pub(super) fn write_unnamed(
+    dest: &Dest,
+    dir: BorrowedFd<'_>,
+    job: &FileFacts,
+    runs: &[Run],
+    slot: &AlignedBuf,
+    how: Finish,
+) -> Result<Stamp, Errno> {
+    let file = rustix::fs::openat(dir, ".", UNNAMED, mode(job.mode & how.mode_mask))?;
+    write_runs(&file, runs, slot)?;
+    fill_out(&file, job)?;
+    set_facts(&file, job, how)?;
+    let by_handle = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let link = |name: &[u8]| rustix::fs::linkat(rustix::fs::CWD, &*by_handle, dir, name, AtFlags::SYMLINK_FOLLOW);
+    match link(job.path.name()) {
+        // What has the name already is replaced in one step.
+        Err(Errno::EXIST) => {
+            let temporary = dest.temporary();
+            link(temporary.as_bytes())?;
+            rustix::fs::renameat(dir, &*temporary, dir, job.path.name()).inspect_err(|_| {
+                let _ = rustix::fs::unlinkat(dir, &*temporary, AtFlags::empty());
+            })?;
+        }
+        linked => linked?,
+    }
+    Ok(Stamp::of(&rustix::fs::fstat(&file)?))
 }
 
 /// A new file under a temporary name. Its mode may have fewer bits than asked for.

@@ -7,15 +7,17 @@
 use super::Durability;
 use super::dest::{Dest, Dirs, Missing, mode};
 use super::file::{FileFacts, Run};
-use super::large::{Finish, LargeFile, PRIVATE, Unfinished, create, fill_out, name, write_runs};
+use super::large::{Finish, LargeFile, PRIVATE, Unfinished, create, fill_out, name, write_runs, write_unnamed};
 use super::window::{Damage, Done, Ended, Fetched, FileJob, Proof, decode, hash_runs};
 use crate::client::report::Item;
 use crate::client::walk::errno_reason;
+use crate::content::buffer::AlignedBuf;
 use crate::content::codec::Decoder;
 use crate::content::digest::Hasher;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// From this many files on, a window is synced as a whole.
 const TOGETHER: usize = 4;
@@ -99,7 +101,7 @@ impl Writer {
         let (Sink::Write(dest, how), Some(dirs)) = (&self.sink, &mut self.dirs) else {
             return Whole::Ended(Ended::Good(None));
         };
-        match write(dest, dirs, job, runs, done, *how) {
+        match write(dest, dirs, job, runs, &done.job.slot, *how) {
             Ok(Written::Named(stamp)) => Whole::Ended(Ended::Good(Some(stamp))),
             Ok(Written::Temporary(temporary)) => Whole::Written { temporary },
             Err(error) => Whole::Ended(unfinished(job, error)),
@@ -162,16 +164,23 @@ fn write(
     dirs: &mut Dirs,
     job: &FileFacts,
     runs: &[Run],
-    done: &Done,
+    slot: &AlignedBuf,
     how: Finish,
 ) -> Result<Written, Unfinished> {
     let dir = dirs.parent(&job.path, Missing::Fail)?;
+    if how.durability == Durability::Batch && dest.unnamed.load(Ordering::Relaxed) {
+        match write_unnamed(dest, dir, job, runs, slot, how) {
+            Ok(stamp) => return Ok(Written::Named(stamp)),
+            // Whatever it is, the other way either works or says what is wrong.
+            Err(_) => dest.unnamed.store(false, Ordering::Relaxed),
+        }
+    }
     let own = match how.durability {
         Durability::Batch => mode(job.mode & how.mode_mask),
         Durability::ReadBack => PRIVATE,
     };
     let (file, temporary) = create(dest, dir, own)?;
-    let filled = write_runs(&file, runs, &done.job.slot).and_then(|()| fill_out(&file, job));
+    let filled = write_runs(&file, runs, slot).and_then(|()| fill_out(&file, job));
     let written = match (filled, how.durability) {
         (Err(error), _) => Err(Unfinished::Io(error)),
         (Ok(()), Durability::ReadBack) => return Ok(Written::Temporary(temporary)),
@@ -208,4 +217,66 @@ fn guilty(number: u64, done: &Done) -> Option<u32> {
 /// The shared temporary file of a job, made by whoever comes first.
 fn shared<'j>(dest: &Arc<Dest>, dirs: &mut Dirs, job: &'j FileJob) -> Result<&'j LargeFile, String> {
     job.large.get_or_init(|| LargeFile::create(dest, dirs, job).map_err(errno_reason)).as_ref().map_err(Clone::clone)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::content::crc::Crc32;
+    use crate::content::digest::digest;
+    use crate::content::layout::{FileLayout, Segment};
+    use crate::content::path::RelPath;
+    use crate::content::tree::Time;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::path::Path;
+
+    fn names(dir: &Path) -> Vec<String> {
+        let mut names: Vec<_> = fs_err::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names.into_iter().map(|name| name.into_string().unwrap()).collect()
+    }
+
+    /// Both ways to write a small file, over nothing and over another file, with one of its names elsewhere.
+    #[test]
+    fn a_file_without_a_name_and_one_with_a_temporary_one_end_alike() {
+        let place = tempfile::tempdir().unwrap();
+        let bytes = b"the bytes of a small file";
+        let mut slot = AlignedBuf::new(bytes.len());
+        slot.copy_from_slice(bytes);
+        let run = Run { offset: 0, length: bytes.len() as u64, at: Some(0) };
+        let how = Finish { durability: Durability::Batch, mode_mask: 0o777 };
+        let segments = vec![Segment { pack: Some(0), first: 0, count: 1, raw: bytes.len() as u64 }];
+        let (digest, size) = (digest(bytes), bytes.len() as u64);
+        let layout = FileLayout { digest, size, crc: Crc32::of(bytes), profile: 0, segments, sha256: None };
+        for unnamed in [true, false] {
+            let path = place.path().join(format!("unnamed-{unnamed}"));
+            let dest = Arc::new(Dest::open(&path, "5a".repeat(16)).unwrap());
+            dest.unnamed.store(unnamed, Ordering::Relaxed);
+            fs_err::create_dir(path.join("d")).unwrap();
+            fs_err::write(path.join("d/there"), "another").unwrap();
+            fs_err::hard_link(path.join("d/there"), path.join("d/its-other-name")).unwrap();
+            let mut dirs = Dirs::new(Arc::clone(&dest));
+            for name in ["d/new", "d/there"] {
+                let job = FileFacts {
+                    number: 0,
+                    path: RelPath::parse(name.as_bytes()).unwrap(),
+                    size,
+                    mode: 0o640,
+                    mtime: Time { seconds: 1_700_000_000, nanos: 123_456_789 },
+                    digest,
+                    layout: Arc::new(layout.clone()),
+                };
+                let written = write(&dest, &mut dirs, &job, &[run], &slot, how).unwrap();
+                let Written::Named(stamp) = written else { panic!("{name} has its name") };
+                let there = fs_err::metadata(path.join(name)).unwrap();
+                assert_eq!(fs_err::read(path.join(name)).unwrap(), bytes);
+                assert_eq!((there.permissions().mode() & 0o7777, there.nlink()), (0o640, 1));
+                assert_eq!((there.mtime(), there.mtime_nsec()), (1_700_000_000, 123_456_789));
+                assert_eq!((stamp.size, stamp.ino), (there.size(), there.ino()));
+            }
+            assert_eq!(fs_err::read(path.join("d/its-other-name")).unwrap(), b"another");
+            assert_eq!(names(&path.join("d")), ["its-other-name", "new", "there"], "nothing temporary stays");
+            assert_eq!(dest.unnamed.load(Ordering::Relaxed), unnamed, "this file system does both");
+        }
+    }
 }
