@@ -7,7 +7,7 @@
 //!         source            worker            order             worker           order
 //! slot    filled            hashed            -                 -                given back
 //! units   named, cut        read, cut         -                 -                consumed
-//! chunks  (large) cut       id, crc           fate              frames           place
+//! chunks  (large) cut       id                fate              frames, crc      place
 //! ```
 
 use super::Item;
@@ -63,7 +63,8 @@ pub(super) struct Chunk {
     pub start: u32,
     pub len: u32,
     pub id: Digest,
-    pub crc: Crc32,
+    /// Set by who hashes or who encodes; none of a chunk that a pack's index or the parent's layout has told about.
+    pub crc: Option<Crc32>,
     pub fate: Fate,
 }
 
@@ -104,7 +105,7 @@ impl FileFacts {
     }
 }
 
-/// A file that a worker reads whole. `outcome` is an error before it was read, and a stable word for why it could not be.
+/// A file that a worker reads whole. `outcome` is its digest, or an error before it was read, and a stable word for why it could not be.
 #[derive(Debug)]
 pub(super) struct SmallFile {
     pub facts: FileFacts,
@@ -112,14 +113,7 @@ pub(super) struct SmallFile {
     /// Where in the slot its bytes may lie: one byte more than its size, to see growth.
     pub start: u32,
     pub parts: Vec<Part>,
-    pub outcome: Result<Hashed, String>,
-}
-
-/// What hashing a whole file gave.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Hashed {
-    pub digest: Digest,
-    pub crc: Crc32,
+    pub outcome: Result<Digest, String>,
 }
 
 /// One entry, or a piece of one.
@@ -198,7 +192,7 @@ impl Chunk {
             start: u32::try_from(start).expect("a slot is smaller than 4 GiB"),
             len: u32::try_from(len).expect("a chunk is smaller than a slot"),
             id: Digest::from_bytes([0; 32]),
-            crc: Crc32(0),
+            crc: None,
             fate: Fate::Undecided,
         }
     }

@@ -5,6 +5,7 @@
 //!
 //! Why bounded: a version may hold hundreds of millions of chunks, and memory must not follow them.
 
+use crate::content::crc::Crc32;
 use crate::content::digest::Digest;
 use crate::content::pack::{PackId, PackIndex};
 use foldhash::fast::RandomState;
@@ -18,8 +19,8 @@ const GENERATION: usize = 114_688;
 pub(super) enum Location {
     /// The push's own chunk with this serial number: the n-th, from 0, that was decided to be new.
     Own(u64),
-    /// A chunk of a pack that was there before: number in [`Catalog::remote`], index in the pack.
-    Remote { pack: u32, index: u32 },
+    /// A chunk of a pack that was there before: number in [`Catalog::remote`], index in the pack, and what the pack's index says of its bytes.
+    Remote { pack: u32, index: u32, crc: Crc32 },
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -72,7 +73,8 @@ impl Catalog {
         self.loaded.insert(index.id());
         for (at, entry) in (0..).zip(index.entries()) {
             if !self.knows(&entry.id) {
-                self.insert(entry.id, Known { location: Location::Remote { pack, index: at }, raw: entry.raw });
+                let location = Location::Remote { pack, index: at, crc: entry.crc };
+                self.insert(entry.id, Known { location, raw: entry.raw });
             }
         }
         self.loaded.insert(index.id());
@@ -130,12 +132,11 @@ impl Catalog {
 mod tests {
     use super::*;
     use crate::content::codec::Codec;
-    use crate::content::crc::Crc32;
     use crate::content::digest::digest;
     use crate::content::pack::ChunkEntry;
 
     fn entry(n: u32) -> ChunkEntry {
-        ChunkEntry { id: digest(&n.to_le_bytes()), stored: 4, raw: 4, crc: Crc32(0), codec: Codec::Raw }
+        ChunkEntry { id: digest(&n.to_le_bytes()), stored: 4, raw: 4, crc: Crc32(n), codec: Codec::Raw }
     }
 
     #[test]
@@ -145,7 +146,7 @@ mod tests {
         assert!(catalog.wants(&index.id()));
         catalog.add_pack(&index);
         assert!(!catalog.wants(&index.id()));
-        assert_eq!(catalog.find(&entry(2).id, 4), Some(Location::Remote { pack: 0, index: 2 }));
+        assert_eq!(catalog.find(&entry(2).id, 4), Some(Location::Remote { pack: 0, index: 2, crc: Crc32(2) }));
         assert_eq!(catalog.find(&entry(2).id, 5), None);
         assert_eq!(catalog.find(&entry(3).id, 4), None);
         catalog.add_own(entry(3).id, 4, 17);

@@ -166,8 +166,8 @@ impl<'a> Decisions<'a> {
         loop {
             let group = self.groups.front_mut().filter(|group| group.stage == Stage::Ready)?;
             if let Some(mut batch) = group.batches.pop_front() {
-                let has_new = self.decide(&mut batch);
-                return Some((batch, has_new));
+                let has_work = self.decide(&mut batch);
+                return Some((batch, has_work));
             }
             self.groups.pop_front();
         }
@@ -255,9 +255,9 @@ impl<'a> Decisions<'a> {
     }
 
     /// Fixes the fate of every chunk of the batch.
-    /// Answers whether anything is new. A file that is the parent's as a whole is left undecided: it is placed by its layout.
+    /// Answers whether a worker is to work on it: on chunks that are new, or that no pack's index has told the crc32 of. A file that is the parent's as a whole is left undecided: it is placed by its layout.
     fn decide(&mut self, batch: &mut Batch) -> bool {
-        let mut has_new = false;
+        let mut has_work = false;
         for unit in &mut batch.units {
             if let Some(parent) = self.parent
                 && is_same(unit, parent, &self.catalog)
@@ -276,18 +276,18 @@ impl<'a> Decisions<'a> {
                     self.jumps += 1;
                 }
                 last = found;
+                has_work |= !matches!(found, Some(Location::Remote { .. }));
                 chunk.fate = match found {
                     Some(location) => Fate::Known(location),
                     None => {
                         self.catalog.add_own(chunk.id, chunk.len, self.serial);
                         self.serial += 1;
-                        has_new = true;
                         Fate::New(Stored { codec: Codec::Raw, start: chunk.start, len: chunk.len })
                     }
                 };
             }
         }
-        has_new
+        has_work
     }
 }
 
@@ -295,8 +295,8 @@ impl<'a> Decisions<'a> {
 /// and again when placing: both must answer alike, so it looks at nothing that changes in between.
 pub(super) fn is_same(unit: &Unit, parent: &Parent, catalog: &Catalog) -> bool {
     let Unit::Small(file) = unit else { return false };
-    let (Some(layout), Ok(hashed)) = (&file.facts.parent, &file.outcome) else { return false };
-    layout.digest == hashed.digest
+    let (Some(layout), Ok(digest)) = (&file.facts.parent, &file.outcome) else { return false };
+    layout.digest == *digest
         && layout
             .segments
             .iter()
@@ -308,7 +308,7 @@ pub(super) fn is_same(unit: &Unit, parent: &Parent, catalog: &Catalog) -> bool {
 fn continues(last: Option<Location>, now: Location) -> bool {
     match (last, now) {
         (Some(Location::Own(last)), Location::Own(now)) => now == last + 1,
-        (Some(Location::Remote { pack, index }), Location::Remote { pack: next, index: at }) => {
+        (Some(Location::Remote { pack, index, .. }), Location::Remote { pack: next, index: at, .. }) => {
             pack == next && at == index + 1
         }
         _ => false,
@@ -327,5 +327,5 @@ fn undecided(batches: &VecDeque<Batch>) -> impl Iterator<Item = Digest> {
 
 fn is_equal_by_digest(unit: &Unit) -> bool {
     let Unit::Small(file) = unit else { return false };
-    matches!((&file.facts.parent, &file.outcome), (Some(layout), Ok(hashed)) if layout.digest == hashed.digest)
+    matches!((&file.facts.parent, &file.outcome), (Some(layout), Ok(digest)) if layout.digest == *digest)
 }

@@ -137,8 +137,8 @@ impl<'a> Order<'a> {
         for command in self.decisions.commands() {
             self.command(command)?;
         }
-        while let Some((batch, has_new)) = self.decisions.next() {
-            if has_new {
+        while let Some((batch, has_work)) = self.decisions.next() {
+            if has_work {
                 self.to_encode.push_back(batch);
             } else {
                 self.decided.insert(batch.number, batch);

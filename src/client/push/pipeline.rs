@@ -26,7 +26,7 @@ use super::parent::{Cursor, Parent};
 use super::place::Placing;
 use super::record::Record;
 use super::source::Source;
-use super::worker;
+use super::worker::{self, Crcs};
 use crate::client::context::TransferError;
 use crate::client::progress::Meter;
 use crate::client::walk::Walk;
@@ -119,6 +119,7 @@ fn threads(attempt: Attempt, ends: Ends) -> Result<Outcome, TransferError> {
     let feed = Feed::new(slots_out, jobs.clone(), ends.cancel.clone());
     let cursor = parent.as_ref().map_or_else(Cursor::none, |parent| parent.cursor(&catalog));
     let shape = Shape::new(options.memory, max_pack_bytes);
+    let crcs = if parent.is_some() { Crcs::WhenNew } else { Crcs::AtOnce };
     thread::scope(|scope| {
         // Until all threads ended, whichever way this function is left.
         let _stop = ends.cancel.clone().drop_guard();
@@ -134,7 +135,7 @@ fn threads(attempt: Attempt, ends: Ends) -> Result<Outcome, TransferError> {
         });
         for _ in 0..workers {
             let (inbox, jobs_out) = (ends.inbox_in.clone(), &jobs_out);
-            scope.spawn(move || work(jobs_out, &inbox));
+            scope.spawn(move || work(jobs_out, &inbox, crcs));
         }
         drop(ends.inbox_in);
         let links = Links { inbox: ends.inbox, jobs, commands: ends.commands, slots: slots_in };
@@ -145,14 +146,14 @@ fn threads(attempt: Attempt, ends: Ends) -> Result<Outcome, TransferError> {
     })
 }
 
-fn work(jobs: &Mutex<Receiver<Job>>, inbox: &SyncSender<Event>) {
+fn work(jobs: &Mutex<Receiver<Job>>, inbox: &SyncSender<Event>, crcs: Crcs) {
     let guard = Guard::new(inbox, "a worker");
     let mut encoder = Encoder::new();
     loop {
         let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let event = match job {
             Ok(Job::Hash(mut batch)) => {
-                worker::hash(&mut batch);
+                worker::hash(&mut batch, crcs);
                 Event::Hashed(batch)
             }
             Ok(Job::Encode(mut batch)) => {

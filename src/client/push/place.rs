@@ -169,12 +169,11 @@ impl<'a> Placing<'a> {
                     Ok(())
                 }
                 Ok(_) if same => self.reuse(file.facts),
-                Ok(hashed) => {
-                    let (digest, crc) = (hashed.digest, hashed.crc);
+                Ok(digest) => {
+                    let digest = *digest;
                     let SmallFile { facts, parts, .. } = *file;
                     let mut layout = empty_layout();
                     self.parts(&mut layout, &parts, held, catalog)?;
-                    layout.crc = crc;
                     self.finish(facts, layout, digest)
                 }
             },
@@ -251,7 +250,11 @@ impl<'a> Placing<'a> {
                 Part::Hole(len) => (Crc32::zeros(*len), Segment { pack: None, first: 0, count: 0, raw: *len }),
                 Part::Chunk(chunk) => {
                     let (pack, first) = self.chunk(chunk, held, catalog)?;
-                    (chunk.crc, Segment { pack: Some(pack), first, count: 1, raw: u64::from(chunk.len) })
+                    let crc = match chunk.fate {
+                        Fate::Known(Location::Remote { crc, .. }) => crc,
+                        _ => own_crc(chunk)?,
+                    };
+                    (crc, Segment { pack: Some(pack), first, count: 1, raw: u64::from(chunk.len) })
                 }
             };
             layout.crc = layout.crc.combine(crc, segment.raw);
@@ -266,7 +269,7 @@ impl<'a> Placing<'a> {
     fn chunk(&mut self, chunk: &Chunk, held: &Held<'_>, catalog: &Catalog) -> Result<(u32, u32), TransferError> {
         match chunk.fate {
             Fate::Undecided => Err(TransferError::Broken { what: "a chunk was placed before it was decided about" }),
-            Fate::Known(Location::Remote { pack, index }) => {
+            Fate::Known(Location::Remote { pack, index, .. }) => {
                 self.reused(u64::from(chunk.len));
                 Ok((self.record.numbers.of(catalog.remote(pack)), index))
             }
@@ -294,7 +297,7 @@ impl<'a> Placing<'a> {
                     id: chunk.id,
                     stored: stored.len,
                     raw: chunk.len,
-                    crc: chunk.crc,
+                    crc: own_crc(chunk)?,
                     codec: stored.codec,
                 };
                 let frame = stored.start as usize..stored.start as usize + stored.len as usize;
@@ -323,6 +326,10 @@ impl<'a> Placing<'a> {
         self.sums.reused_bytes += bytes;
         Meter::add(&self.meter.reused_bytes, bytes);
     }
+}
+
+fn own_crc(chunk: &Chunk) -> Result<Crc32, TransferError> {
+    chunk.crc.ok_or(TransferError::Broken { what: "a chunk was placed without its crc32" })
 }
 
 /// To be filled by parts; digest and crc32 are set at its end.

@@ -6,7 +6,8 @@
 //! Encoders are one a worker; slots and frames belong to the batch. A file's digest is that of its only chunk where it has one, so small
 //! files are hashed once.
 
-use super::batch::{Batch, Chunk, Fate, Hashed, Part, SmallFile, Stored, Unit};
+use super::batch::{Batch, Chunk, Fate, Part, SmallFile, Stored, Unit};
+use super::catalog::Location;
 use crate::client::walk::{READ, Stamp, errno_reason};
 use crate::content::chunker::{End, Piece, Splitter};
 use crate::content::codec::{Codec, Encoder};
@@ -20,22 +21,31 @@ use std::sync::LazyLock;
 /// Digest of no bytes.
 pub(super) static EMPTY: LazyLock<Digest> = LazyLock::new(|| digest(&[]));
 
+/// When a chunk's crc32 is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Crcs {
+    /// With its id, while its bytes are in the processor's near cache.
+    AtOnce,
+    /// By who encodes, so that chunks which a pack's index or the parent has told about cost none: a push of what was pushed before.
+    WhenNew,
+}
+
 /// Fills in the ids of all chunks, and reads the small files. Small files are cut here too.
-pub(super) fn hash(batch: &mut Batch) {
+pub(super) fn hash(batch: &mut Batch, crcs: Crcs) {
     let mut read = 0;
     for unit in &mut batch.units {
         match unit {
             Unit::Small(file) => {
                 let room = small_room(file);
                 let window = &mut batch.slot[file.start as usize..file.start as usize + room];
-                file.outcome = read_small(file, window);
+                file.outcome = read_small(file, window, crcs);
                 read += file.outcome.as_ref().map_or(0, |_| file.facts.stamp.size);
             }
             Unit::LargeParts { parts, .. } => {
                 for part in parts {
                     if let Part::Chunk(chunk) = part {
-                        let bytes = chunk.bytes(&batch.slot);
-                        (chunk.id, chunk.crc) = (digest(bytes), Crc32::of(bytes));
+                        let raw = chunk.bytes(&batch.slot);
+                        (chunk.id, chunk.crc) = (digest(raw), crcs.at_once(raw));
                     }
                 }
             }
@@ -45,13 +55,19 @@ pub(super) fn hash(batch: &mut Batch) {
     batch.bytes += read;
 }
 
+impl Crcs {
+    fn at_once(self, raw: &[u8]) -> Option<Crc32> {
+        (self == Self::AtOnce).then(|| Crc32::of(raw))
+    }
+}
+
 /// Bytes of the slot that belong to a small file: its size and one more.
 pub(super) fn small_room(file: &SmallFile) -> usize {
     usize::try_from(file.facts.stamp.size).map_or(0, |size| size + 1)
 }
 
 /// Reads, cuts and hashes one file. The facts are those of the moment of reading. An error is a stable word for the report.
-fn read_small(file: &mut SmallFile, window: &mut [u8]) -> Result<Hashed, String> {
+fn read_small(file: &mut SmallFile, window: &mut [u8], crcs: Crcs) -> Result<Digest, String> {
     let mut tries = 2;
     let read = loop {
         tries -= 1;
@@ -64,28 +80,22 @@ fn read_small(file: &mut SmallFile, window: &mut [u8]) -> Result<Hashed, String>
     };
     let bytes = &window[..read];
     file.parts = cut_whole(bytes, file.start as usize);
-    let mut crc = Crc32(0);
     let mut offset = 0;
     for part in &mut file.parts {
         match part {
             Part::Chunk(chunk) => {
                 let raw = &bytes[offset..offset + chunk.len as usize];
-                (chunk.id, chunk.crc) = (digest(raw), Crc32::of(raw));
-                crc = crc.combine(chunk.crc, raw.len() as u64);
+                (chunk.id, chunk.crc) = (digest(raw), crcs.at_once(raw));
                 offset += raw.len();
             }
-            Part::Hole(len) => {
-                crc = crc.combine(Crc32::zeros(*len), *len);
-                offset += usize::try_from(*len).expect("a hole in a small file is small");
-            }
+            Part::Hole(len) => offset += usize::try_from(*len).expect("a hole in a small file is small"),
         }
     }
-    let whole = match &file.parts[..] {
+    Ok(match &file.parts[..] {
         [] => *EMPTY,
         [Part::Chunk(only)] => only.id,
         _ => digest(bytes),
-    };
-    Ok(Hashed { digest: whole, crc })
+    })
 }
 
 /// One read of the whole file: how many bytes, or `None` when it was not the same before and after.
@@ -146,12 +156,15 @@ pub(super) fn cut_whole(bytes: &[u8], start: usize) -> Vec<Part> {
     parts
 }
 
-/// Compresses the chunks that are new. Those that do not shrink stay in the slot. To be called once a batch,
+/// Compresses the chunks that are new; those that do not shrink stay in the slot. Takes the crc32 that is still wanted. To be called once a batch,
 /// after its fates are fixed.
 pub(super) fn encode(batch: &mut Batch, encoder: &mut Encoder) {
     let mut frames = std::mem::take(&mut batch.frames);
     let slot = std::mem::replace(&mut batch.slot, super::batch::Slot::new(0));
     for chunk in batch.chunks_mut() {
+        if chunk.crc.is_none() && matches!(chunk.fate, Fate::New(_) | Fate::Known(Location::Own(_))) {
+            chunk.crc = Some(Crc32::of(chunk.bytes(&slot)));
+        }
         if let Fate::New(stored) = &mut chunk.fate {
             let raw = &slot[chunk.start as usize..chunk.start as usize + chunk.len as usize];
             let start = frames.len();
