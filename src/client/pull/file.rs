@@ -37,6 +37,14 @@ pub(in crate::client) struct FileFacts {
     pub layout: Arc<FileLayout>,
 }
 
+impl FileFacts {
+    /// Whether the runs are all of the file.
+    pub fn is_whole(&self, runs: &[Run]) -> bool {
+        runs.first().is_some_and(|first| first.offset == 0)
+            && runs.iter().map(|run| run.length).sum::<u64>() == self.size
+    }
+}
+
 /// A run of bytes of one file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::client) struct Run {

@@ -9,7 +9,7 @@
 
 use super::large::{Finish, Unfinished};
 use super::window::{Done, Ended, FileJob, hash_runs};
-use super::write::{Sink, is_whole};
+use super::write::Sink;
 use crate::client::context::TransferError;
 use crate::client::progress::Meter;
 use crate::client::report::{Item, list};
@@ -164,7 +164,7 @@ impl<'a> Finisher<'a> {
         let files: Vec<Arc<FileJob>> = done.job.files.values().cloned().collect();
         for job in files {
             let runs = done.runs.get(&job.number).map_or(&[][..], Vec::as_slice);
-            let is_small = is_whole(&job, runs) || (runs.is_empty() && ended.contains_key(&job.number));
+            let is_small = job.is_whole(runs) || (runs.is_empty() && ended.contains_key(&job.number));
             if is_small {
                 if let Some(end) = ended.remove(&job.number) {
                     self.close(&job, end)?;

@@ -1,8 +1,8 @@
 //! One window of a pull on its way: planned, fetched, decoded into its buffer.
 //!
 //! The wanted bytes of each file lie in the buffer as the runs they are in the file, large ones at the same place within a page
-//! as in the file, since the kernel copies those several times faster. Chunks are proven by crc32 (or wholly, when asked) as
-//! they are decoded; a damaged chunk damages the files it belongs to and nothing else.
+//! as in the file, since the kernel copies those several times faster. Chunks are proven as they are decoded where
+//! the digest of their file does not follow at once; a damaged chunk damages the files it belongs to and nothing else.
 
 use crate::client::report::Item;
 use crate::content::buffer::{AlignedBuf, PAGE};
@@ -10,9 +10,9 @@ use crate::content::codec::{Codec, Decoder};
 use crate::content::crc::Crc32;
 use crate::content::digest::{Digest, Hasher};
 use crate::content::pack::verify_chunk;
-use crate::content::plan::{Read, Wanted, Window};
+use crate::content::plan::{Place, Read, Wanted, Window};
 use bytes::Bytes;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::{Deref, Range};
 use std::sync::{Arc, OnceLock};
 
@@ -107,8 +107,9 @@ pub(in crate::client) struct Done {
 /// How chunks are proven.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::client) enum Proof {
-    /// By crc32; the whole file's digest follows.
-    Crc,
+    /// By nothing yet where a chunk lies in files that are whole in their window: their digests are taken next, and where one differs the chunk is found by its
+    /// id. Else by crc32, since the digest of a larger file comes when the bytes are gone.
+    File,
     /// By chunk id as well.
     Id,
 }
@@ -172,6 +173,8 @@ pub(in crate::client) fn decode(fetched: Fetched, decoder: &mut Decoder, proof: 
         }
         return Done { job, runs: BTreeMap::new(), damage, ended: Vec::new() };
     };
+    let is_whole = |(number, runs): &(&u64, &Vec<Run>)| job.files.get(number).is_some_and(|file| file.is_whole(runs));
+    let whole: HashSet<u64> = runs.iter().filter(is_whole).map(|(number, _)| *number).collect();
     let mut scratch = Vec::new();
     for (read, parts) in job.window.reads.iter().zip(&parts) {
         let parts = match parts {
@@ -191,6 +194,11 @@ pub(in crate::client) fn decode(fetched: Fetched, decoder: &mut Decoder, proof: 
         };
         let mut cursor = Parts { parts, part: 0, start: 0 };
         for chunk in &read.chunks {
+            let proven_whole = |place: &Place| place.length == chunk.entry.raw && whole.contains(&place.file);
+            let proof = match proof {
+                Proof::Id => Some(Proof::Id),
+                Proof::File => (!chunk.places.iter().all(proven_whole)).then_some(Proof::File),
+            };
             if let Err(why) = one(chunk, &mut cursor, decoder, proof, &runs, &mut job.slot, &mut scratch) {
                 note(&mut damage, read, chunk, &why);
             }
@@ -221,7 +229,7 @@ fn one(
     chunk: &Wanted,
     parts: &mut Parts<'_>,
     decoder: &mut Decoder,
-    proof: Proof,
+    proof: Option<Proof>,
     runs: &BTreeMap<u64, Vec<Run>>,
     slot: &mut AlignedBuf,
     scratch: &mut Vec<u8>,
@@ -256,9 +264,10 @@ fn one(
         }
     };
     match proof {
-        Proof::Crc if Crc32::of(raw) != entry.crc => return Err("a chunk's crc32 differs".to_owned()),
-        Proof::Crc => {}
-        Proof::Id => verify_chunk(entry, raw).map_err(|error| error.to_string())?,
+        None => {}
+        Some(Proof::File) if Crc32::of(raw) != entry.crc => return Err("a chunk's crc32 differs".to_owned()),
+        Some(Proof::File) => {}
+        Some(Proof::Id) => verify_chunk(entry, raw).map_err(|error| error.to_string())?,
     }
     for (range, skip) in ranges {
         let length = range.len();
@@ -334,7 +343,11 @@ mod tests {
     use crate::content::codec::Encoder;
     use crate::content::digest::digest;
     use crate::content::pack::ChunkEntry;
-    use crate::content::plan::{Hole, Place};
+
+    use crate::content::layout::FileLayout;
+    use crate::content::path::RelPath;
+    use crate::content::plan::Hole;
+    use crate::content::tree::Time;
 
     fn job(window: Window) -> Job {
         let slot = AlignedBuf::new(room(window.raw));
@@ -393,6 +406,46 @@ mod tests {
         let mut second = Hasher::new();
         hash_runs(&mut second, &done.runs[&2], &done.job.slot);
         assert_eq!(second.finalize(), digest(&noise));
+    }
+
+    fn file(number: u64, size: usize) -> Arc<FileJob> {
+        let digest = digest(b"");
+        let size = size as u64;
+        let layout = FileLayout { digest, size, crc: Crc32(0), profile: 0, segments: Vec::new(), sha256: None };
+        let (path, mtime) = (RelPath::parse(b"f").unwrap(), Time { seconds: 0, nanos: 0 });
+        let facts = FileFacts { number, path, size, mode: 0, mtime, digest, layout: Arc::new(layout) };
+        Arc::new(FileJob { facts, large: OnceLock::new() })
+    }
+
+    /// The crc32 is asked where the whole file's digest cannot be: for a piece of a larger file, also where a whole one has the chunk as well.
+    #[test]
+    fn a_whole_file_is_left_to_its_digest_and_a_piece_is_not() {
+        let (noise, rest) = (vec![1_u8; 5_000], vec![2_u8; 3_000]);
+        let damaged = |flip: usize, others: &[u64]| {
+            let mut frames = Vec::new();
+            let place =
+                |file, length: usize| Place { file, offset: 0, skip: 0, length: u32::try_from(length).unwrap() };
+            let shared = std::iter::once(&1).chain(others).map(|file| place(*file, noise.len())).collect();
+            let mut chunks =
+                vec![wanted(&noise, &mut frames, shared), wanted(&rest, &mut frames, vec![place(3, rest.len())])];
+            // What a decoder does not see.
+            chunks[flip].entry.crc.0 ^= 1;
+            let read = Read { pack: 7, range: 0..frames.len() as u64, chunks };
+            let raw = (noise.len() * (1 + others.len()) + rest.len()) as u64;
+            let mut job = job(Window { reads: vec![read], holes: Vec::new(), raw, completed: vec![1] });
+            // 1 is whole in this window; 2 and 3 go on in the next.
+            job.files = [file(1, noise.len()), file(2, noise.len() + 1), file(3, rest.len() + 1)]
+                .map(|file| (file.number, file))
+                .into();
+            let parts = vec![Ok(Got::Range(vec![frames.into()]))];
+            let done = decode(Fetched { job, parts }, &mut Decoder::new(), Proof::File);
+            let mut damaged: Vec<u64> = done.damage.into_keys().collect();
+            damaged.sort_unstable();
+            damaged
+        };
+        assert_eq!(damaged(0, &[]), [0; 0]);
+        assert_eq!(damaged(0, &[2]), [1, 2]);
+        assert_eq!(damaged(1, &[]), [3]);
     }
 
     #[test]

@@ -51,14 +51,14 @@ impl Writer {
     /// Decodes and writes one window.
     pub fn window(&mut self, fetched: Fetched) -> Done {
         let proof = match self.sink {
-            Sink::Write(..) => Proof::Crc,
+            Sink::Write(..) => Proof::File,
             Sink::Prove => Proof::Id,
         };
         let mut done = decode(fetched, &mut self.decoder, proof);
         let (mut ended, mut unproven) = (Vec::new(), Vec::new());
         for (number, job) in &done.job.files {
             let runs = done.runs.get(number).map_or(&[][..], Vec::as_slice);
-            if !is_whole(job, runs) {
+            if !job.is_whole(runs) {
                 if let Some(damage) = self.piece(job, runs, &done) {
                     ended.push((*number, damage));
                 }
@@ -190,11 +190,6 @@ fn write(
         let _: Result<(), Errno> = rustix::fs::unlinkat(dir, &*temporary, AtFlags::empty());
     }
     written
-}
-
-/// Whether the runs are all of the file.
-pub(in crate::client) fn is_whole(job: &FileFacts, runs: &[Run]) -> bool {
-    runs.first().is_some_and(|first| first.offset == 0) && runs.iter().map(|run| run.length).sum::<u64>() == job.size
 }
 
 /// The pack with the chunk that is not what its id says, when all crc32s were right and the file's digest was not.
