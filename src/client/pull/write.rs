@@ -94,9 +94,12 @@ impl Writer {
         hash_runs(&mut hasher, runs, &done.job.slot);
         let actual = hasher.finalize();
         if actual != job.digest {
-            let pack = guilty(job.number, done);
-            let why = "its digest differs".to_owned();
-            return Whole::Ended(Ended::Wrong { actual: Some(actual), pack, why });
+            let (actual, pack, why) = match guilty(job.number, done) {
+                // Damage in the store: what became of the file's digest tells nothing further.
+                Some(pack) => (None, Some(pack), "a chunk is not what its id says"),
+                None => (Some(actual), None, "its digest differs"),
+            };
+            return Whole::Ended(Ended::Wrong { actual, pack, why: why.to_owned() });
         }
         let (Sink::Write(dest, how), Some(dirs)) = (&self.sink, &mut self.dirs) else {
             return Whole::Ended(Ended::Good(None));
@@ -192,7 +195,7 @@ fn write(
     written
 }
 
-/// The pack with the chunk that is not what its id says, when all crc32s were right and the file's digest was not.
+/// The pack with the chunk that is not what its id says, when the file's digest is not the tree's.
 fn guilty(number: u64, done: &Done) -> Option<u32> {
     for read in &done.job.window.reads {
         for chunk in &read.chunks {
