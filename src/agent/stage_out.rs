@@ -34,18 +34,13 @@ impl StageOut {
     /// Brings every due output home and clears the directory away. Ends early only when the agent stops or the service refuses.
     pub async fn run(self) -> Ended {
         match self.bring_home().await {
-            Ok(()) => {}
-            Err(Unheard::Stopped) => return Ended::Dropped,
+            Ok(()) => Ended::Returned,
+            Err(Unheard::Stopped) => Ended::Dropped,
             Err(Unheard::Refused(problem)) => {
                 tracing::warn!(staging = %self.voice.staging, code = problem.code, detail = problem.detail, "the service refused a return");
-                return Ended::Refused;
+                Ended::Refused
             }
         }
-        let home = Arc::clone(&self.home);
-        if let Err(error) = tokio::task::spawn_blocking(move || home.empty_trash()).await {
-            tracing::error!(%error, "emptying the trash broke");
-        }
-        Ended::Returned
     }
 
     async fn bring_home(&self) -> Result<(), Unheard> {
@@ -65,7 +60,13 @@ impl StageOut {
             Some(_) => self.take_away(&record).await?,
             None => self.leave(&record),
         }
+        // Begun before it is said: the list may be without this staging as soon as the service knows, and then this task is told to stop.
+        let home = Arc::clone(&self.home);
+        let emptying = tokio::task::spawn_blocking(move || home.empty_trash());
         self.voice.say(&self.voice.report(StagingState::Released)).await?;
+        if let Err(error) = emptying.await {
+            tracing::error!(%error, "emptying the trash broke");
+        }
         Ok(())
     }
 
