@@ -33,7 +33,7 @@ pub(in crate::client) struct Dest {
     next: AtomicU64,
     /// Unfinished large files stay for the next pull, which knows of this one. Set before the first file is made, where the `.run` stands.
     pub keeps: AtomicBool,
-    /// Small files are written without a name, as far as this file system was found to do it.
+    /// Small files are written without a name: until it failed once, for whatever reason, and never on ZFS.
     pub unnamed: AtomicBool,
 }
 
@@ -43,13 +43,15 @@ impl Dest {
         fs_err::create_dir_all(path).map_err(TransferError::local(path))?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| local(path, error))?;
+        // `ZFS_SUPER_MAGIC` of OpenZFS: its link of a file without a name waits until all that was written lies on the disk (`zfs_link`).
+        let is_zfs = rustix::fs::fstatfs(&root).is_ok_and(|fs| fs.f_type == 0x2fc1_2fc1);
         Ok(Self {
             path: path.to_owned(),
             root,
             run,
             next: AtomicU64::new(0),
             keeps: AtomicBool::new(false),
-            unnamed: AtomicBool::new(true),
+            unnamed: AtomicBool::new(!is_zfs),
         })
     }
 

@@ -1,6 +1,6 @@
 //! A file that is being written: its temporary name, its bytes, and how it gets its own name.
 //!
-//! Until the rename nothing of it is visible under its name; a file that is given up is unlinked.
+//! Until the rename, or the link of a file without a name, nothing of it is visible under its name; a file that is given up is unlinked.
 
 use super::Durability;
 use super::dest::{Dest, Dirs, Missing, mode, timestamps};
@@ -174,8 +174,8 @@ fn set_facts(file: &OwnedFd, job: &FileFacts, how: Finish) -> Result<(), Errno> 
     rustix::fs::futimens(file, &timestamps(job.mtime))
 }
 
-/// Writes a proven file that has no name until it is whole: its directory is changed once instead of three times, and a killed pull leaves nothing
-/// of it. Fails where the file system cannot do that, or `/proc` is not there; nothing stays then, and the file can be written under a temporary name.
+/// Writes a proven file that has no name until it is whole: its directory is changed once instead of three times. Fails where the file system cannot do
+/// that, or `/proc` is not there; the file can be written under a temporary name then.
 pub(super) fn write_unnamed(
     dest: &Dest,
     dir: BorrowedFd<'_>,

@@ -396,7 +396,7 @@ pub(in crate::client) fn bad(version: &Version, why: &str) -> TransferError {
 }
 
 impl Wrong {
-    /// The typed error of the first damage: a pack's where the pack is known and no digest of the file could be made, else the file's.
+    /// The typed error of the first damage: a pack's where damage in a pack is all there is to tell, else the file's.
     pub fn into_error(self) -> TransferError {
         match (self.actual, self.pack) {
             (None, Some(pack)) => TransferError::BadPack { pack, why: format!("{} (`{}`)", self.why, self.path) },

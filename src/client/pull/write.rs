@@ -274,7 +274,9 @@ mod tests {
             }
             assert_eq!(fs_err::read(path.join("d/its-other-name")).unwrap(), b"another");
             assert_eq!(names(&path.join("d")), ["its-other-name", "new", "there"], "nothing temporary stays");
-            assert_eq!(dest.unnamed.load(Ordering::Relaxed), unnamed, "this file system does both");
+            let flags = OFlags::TMPFILE | OFlags::WRONLY;
+            let can = rustix::fs::openat(&dest.root, ".", flags, Mode::RUSR).is_ok();
+            assert_eq!(dest.unnamed.load(Ordering::Relaxed), unnamed && can, "it went the way it was meant to");
         }
     }
 }

@@ -63,7 +63,7 @@ pub(super) struct Chunk {
     pub start: u32,
     pub len: u32,
     pub id: Digest,
-    /// Set by who hashes or who encodes; none of a chunk that a pack's index or the parent's layout has told about.
+    /// Set by who hashes or who encodes, or never: of a chunk that a pack's index or the parent's layout has told about it is not needed.
     pub crc: Option<Crc32>,
     pub fate: Fate,
 }

@@ -161,7 +161,7 @@ impl<'a> Decisions<'a> {
         commands
     }
 
-    /// The next batch that can be decided, decided; and whether it has new chunks, which must be encoded before they are placed.
+    /// The next batch that can be decided, decided; and whether a worker is to work on it before it is placed.
     pub fn next(&mut self) -> Option<(Batch, bool)> {
         loop {
             let group = self.groups.front_mut().filter(|group| group.stage == Stage::Ready)?;
@@ -276,7 +276,11 @@ impl<'a> Decisions<'a> {
                     self.jumps += 1;
                 }
                 last = found;
-                has_work |= !matches!(found, Some(Location::Remote { .. }));
+                has_work |= match found {
+                    None => true,
+                    Some(Location::Own(_)) => chunk.crc.is_none(),
+                    Some(Location::Remote { .. }) => false,
+                };
                 chunk.fate = match found {
                     Some(location) => Fate::Known(location),
                     None => {
