@@ -59,8 +59,8 @@
 //! * **Directory times** stand in the layout, one line a directory, since they are restored but no part of a version's identity.
 //! * **An agent's instance** is kept in its cache directory. The directory is locked, so a restarted agent speaks for its node at once instead of waiting a
 //!   minute for the place of its predecessor.
-//! * **A pull proves a chunk by the digest of its whole file**, and before that by its crc32 where that digest cannot be taken at once, or could not say which chunk is wrong; `verify` and
-//!   `cat` prove each chunk by length, BLAKE3 and crc32, and the file as well.
+//! * **A pull proves a chunk by the digest of its whole file**, and before that by its crc32 where that digest cannot be taken at
+//!   once, or could not say which chunk is wrong; `verify` and `cat` prove each chunk by length, BLAKE3 and crc32, and the file as well.
 //! * **Packs that the store has lost** become known where they are missed: a reader whose signed URL was answered with 404 says so when it asks for another
 //!   grant (`missing`), the service looks for itself, and an upload's document names what its parent has lost (`lost_packs`), so that a push heals it.
 //! * **`GET /v1/jobs/{id}/plan`** is the route of `dray stage --plan`.

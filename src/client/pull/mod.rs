@@ -1,8 +1,8 @@
 //! Pull: a version, or a file or subtree of it, is put at DEST: resumed, repaired, verified.
 //!
 //! Every file is written under a temporary name in its own directory and renamed when its whole-file digest was right; a small one has no name at
-//! all until then, where the file system can do that. All through directory handles that never follow a link below DEST. A file that differs is only replaced when a pull wrote it or the
-//! caller says so, and that is found out before anything is changed.
+//! all until then, where the file system can do that. All through directory handles that never follow a link below DEST. A file that differs is only
+//! replaced when a pull wrote it or the caller says so, and that is found out before anything is changed.
 //!
 //! ```text
 //! documents -> scan DEST: Keep | Fetch an entry -> conduct: directories, links, empty and local files made, the rest planned

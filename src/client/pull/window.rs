@@ -107,8 +107,8 @@ pub(in crate::client) struct Done {
 /// How chunks are proven.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::client) enum Proof {
-    /// By nothing yet where a chunk lies in files that are whole in their window: their digests are taken next, and where one differs the chunk is found by its
-    /// id. Else by crc32, since the digest of a larger file comes when the bytes are gone.
+    /// By nothing yet where a chunk lies in files that are whole in their window: their digests are taken next, and where one differs the
+    /// chunk is found by its id. Else by crc32, since the digest of a larger file comes when the bytes are gone.
     File,
     /// By chunk id as well.
     Id,
@@ -342,9 +342,8 @@ mod tests {
     use super::*;
     use crate::content::codec::Encoder;
     use crate::content::digest::digest;
-    use crate::content::pack::ChunkEntry;
-
     use crate::content::layout::FileLayout;
+    use crate::content::pack::ChunkEntry;
     use crate::content::path::RelPath;
     use crate::content::plan::Hole;
     use crate::content::tree::Time;

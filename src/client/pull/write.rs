@@ -175,7 +175,10 @@ fn write(
         match write_unnamed(dest, dir, job, runs, slot, how) {
             Ok(stamp) => return Ok(Written::Named(stamp)),
             // Whatever it is, the other way either works or says what is wrong.
-            Err(_) => dest.unnamed.store(false, Ordering::Relaxed),
+            Err(error) => {
+                tracing::debug!(%error, "no more files without a name in this pull");
+                dest.unnamed.store(false, Ordering::Relaxed);
+            }
         }
     }
     let own = match how.durability {

@@ -255,7 +255,8 @@ impl<'a> Decisions<'a> {
     }
 
     /// Fixes the fate of every chunk of the batch.
-    /// Answers whether a worker is to work on it: on chunks that are new, or that no pack's index has told the crc32 of. A file that is the parent's as a whole is left undecided: it is placed by its layout.
+    /// Answers whether a worker is to work on it: on chunks that are new, or that no pack's index has told the crc32 of. A file that is the parent's as
+    /// a whole is left undecided: it is placed by its layout.
     fn decide(&mut self, batch: &mut Batch) -> bool {
         let mut has_work = false;
         for unit in &mut batch.units {

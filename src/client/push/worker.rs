@@ -30,6 +30,12 @@ pub(super) enum Crcs {
     WhenNew,
 }
 
+impl Crcs {
+    fn at_once(self, raw: &[u8]) -> Option<Crc32> {
+        (self == Self::AtOnce).then(|| Crc32::of(raw))
+    }
+}
+
 /// Fills in the ids of all chunks, and reads the small files. Small files are cut here too.
 pub(super) fn hash(batch: &mut Batch, crcs: Crcs) {
     let mut read = 0;
@@ -53,12 +59,6 @@ pub(super) fn hash(batch: &mut Batch, crcs: Crcs) {
         }
     }
     batch.bytes += read;
-}
-
-impl Crcs {
-    fn at_once(self, raw: &[u8]) -> Option<Crc32> {
-        (self == Self::AtOnce).then(|| Crc32::of(raw))
-    }
 }
 
 /// Bytes of the slot that belong to a small file: its size and one more.
